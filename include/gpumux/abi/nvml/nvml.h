@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Our own declarations of what gpumux uses of NVML (libnvidia-ml.so.1): layouts
+// of the binary interface on 64-bit Linux. Names are NVML's, in namespace
+// gpumux::nvml. The process-list structures come in several versions; the entry
+// point's suffix says which one it fills.
+#ifndef GPUMUX_ABI_NVML_NVML_H_
+#define GPUMUX_ABI_NVML_NVML_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+namespace gpumux::nvml {
+
+using nvmlDevice_t = struct nvmlDevice_st*;
+
+enum nvmlReturn_t : int {
+  NVML_SUCCESS = 0,
+  NVML_ERROR_UNINITIALIZED = 1,
+  NVML_ERROR_INVALID_ARGUMENT = 2,
+  NVML_ERROR_NOT_SUPPORTED = 3,
+  NVML_ERROR_NO_PERMISSION = 4,
+  NVML_ERROR_NOT_FOUND = 6,
+  NVML_ERROR_INSUFFICIENT_SIZE = 7,
+  NVML_ERROR_DRIVER_NOT_LOADED = 9,
+  NVML_ERROR_LIBRARY_NOT_FOUND = 12,
+  NVML_ERROR_FUNCTION_NOT_FOUND = 13,
+  NVML_ERROR_GPU_IS_LOST = 15,
+  NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 25,
+  NVML_ERROR_UNKNOWN = 999,
+};
+
+struct nvmlMemory_t {  // v1: `used` includes what v2 calls reserved
+  unsigned long long total, free, used;
+};
+
+struct nvmlMemory_v2_t {
+  unsigned version;
+  unsigned long long total, reserved, free, used;
+};
+inline constexpr unsigned kMemoryV2 = sizeof(nvmlMemory_v2_t) | (2u << 24);
+
+struct nvmlProcessInfo_v1_t {  // nvmlDeviceGetComputeRunningProcesses
+  unsigned pid;
+  unsigned long long usedGpuMemory;
+};
+
+struct nvmlProcessInfo_v2_t {  // _v2 and _v3
+  unsigned pid;
+  unsigned long long usedGpuMemory;
+  unsigned gpuInstanceId;
+  unsigned computeInstanceId;
+};
+// `usedGpuMemory` when the driver does not know it.
+inline constexpr unsigned long long kValueNotAvailable = ~0ULL;
+
+struct nvmlUtilization_t {
+  unsigned gpu, memory;  // percent
+};
+
+struct nvmlPciInfo_t {
+  char busIdLegacy[16];
+  unsigned domain, bus, device, pciDeviceId, pciSubSystemId;
+  char busId[32];
+};
+
+enum nvmlComputeMode_t : int {
+  NVML_COMPUTEMODE_DEFAULT = 0,
+  NVML_COMPUTEMODE_PROHIBITED = 2,
+  NVML_COMPUTEMODE_EXCLUSIVE_PROCESS = 3,
+};
+
+static_assert(sizeof(nvmlMemory_t) == 24);
+static_assert(sizeof(nvmlMemory_v2_t) == 40);
+static_assert(sizeof(nvmlProcessInfo_v1_t) == 16);
+static_assert(sizeof(nvmlProcessInfo_v2_t) == 24);
+static_assert(sizeof(nvmlPciInfo_t) == 68);
+
+}  // namespace gpumux::nvml
+
+#endif  // GPUMUX_ABI_NVML_NVML_H_

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Shared pages between gpumuxd and the guard inside a tenant's processes.
+ *
+ * Glossary
+ *   tenant   a process tree that was granted a promise
+ *   credit   bytes of the tenant that one of its processes may commit without
+ *            asking the daemon
+ *   slot     index of one of the tenant's GPUs, 0..gpu_count-1; the GPU itself
+ *            is its UUID, never an ordinal
+ *
+ * Picture (one tenant with two processes)
+ *
+ *        gpumuxd                           process A            process B
+ *   ┌───────────────┐   read-only fd
+ *   │ LimitsPage    │ ───────────────────▶ PROT_READ            PROT_READ
+ *   ├───────────────┤   read-write fd
+ *   │ TenantPage    │ ◀──────────────────▶ rw                   rw
+ *   ├───────────────┤
+ *   │ ProcessPage A │ ◀──────────────────▶ rw
+ *   │ ProcessPage B │ ◀───────────────────────────────────────▶ rw
+ *   └───────────────┘
+ *
+ * Who writes what
+ *   LimitsPage    the daemon alone. Processes get a read-only descriptor of a
+ *                 memfd sealed with F_SEAL_FUTURE_WRITE, so none can map it
+ *                 for writing.
+ *   ProcessPage   `credit_free_bytes`: both, by atomic operations only (see
+ *                 below). Everything else: the guard.
+ *   TenantPage    the guards of the tenant, and only while no daemon answers.
+ *
+ * Life of a credit (all operations sequentially consistent; one word decides,
+ * so there is no lock that a dying process could hold)
+ *
+ *   guard, reserve n:   free = credit_free_bytes; CAS free -> free - n, if
+ *                       free >= n. Else a CreditRequest; the reply grants n to
+ *                       the asking call directly and puts what it grants beyond
+ *                       n into credit_free_bytes.
+ *   guard, commit:      committed_bytes += n
+ *   guard, cancel:      credit_free_bytes += n
+ *   guard, free:        committed_bytes -= n, then credit_free_bytes += n
+ *   daemon, recall:     taken = exchange(credit_free_bytes, 0), clamped to what
+ *                       it granted; granted(process) -= taken
+ *   daemon, death:      all of granted(process) returns to the tenant, whatever
+ *                       the page says
+ *
+ * The daemon keeps granted(process) in its own memory. It never trusts a page
+ * for a decision about another tenant: a guard that lies about its credit can
+ * only break its own tenant's limit, and NVML shows it.
+ *
+ * Uncommitted bytes of a tenant are granted - committed - free: calls that are
+ * under way. The daemon refuses a request at once only if it would not fit even
+ * were all of these cancelled; else it waits (bounded) until that is known.
+ *
+ * Compatibility: `version` changes with any change of layout. The daemon offers
+ * its version in the Welcome; a guard of another version leaves itself out of
+ * force, says so (kGuardOtherVersion), and the program runs not enforced.
+ *
+ * Peer dead or hostile: either side may find any bytes at any time. Copy a
+ * value once, check it, then use it.
+ */
+#ifndef GPUMUX_ABI_PAGES_H_
+#define GPUMUX_ABI_PAGES_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define GPUMUX_PAGES_VERSION 1u
+#define GPUMUX_LIMITS_MAGIC 0x4d494c47u  /* "GLIM" */
+#define GPUMUX_TENANT_MAGIC 0x4e455447u  /* "GTEN" */
+#define GPUMUX_PROCESS_MAGIC 0x43525047u /* "GPRC" */
+
+/* GPUs of one tenant. 16 is what one host of today carries (HGX B300 x2). */
+#define GPUMUX_MAX_GPUS 16
+/* "t-" + 12 characters and a NUL fit; room for longer ids later. */
+#define GPUMUX_TENANT_ID_BYTES 40
+/* Every page is this large, whatever the host's page size: 64 KiB covers 4, 16
+ * and 64 KiB pages. */
+#define GPUMUX_PAGE_BYTES 65536u
+
+/* LimitsPage.state */
+#define GPUMUX_STATE_RUNNING 1u
+#define GPUMUX_STATE_STOPPING 2u /* no further allocation, launches drain */
+#define GPUMUX_STATE_FROZEN 3u   /* found above its limit: no further allocation until below */
+
+/* One GPU of the tenant as the daemon sees it. Written by the daemon with
+ * relaxed stores; each field is meaningful by itself. 128 bytes. */
+struct gpumux_gpu_limit {
+  uint8_t uuid[16];             /* as cuDeviceGetUuid returns it */
+  uint64_t guaranteed_bytes;    /* never taken back while the lease lives */
+  uint64_t limit_bytes;         /* what the program is told as the total */
+  uint64_t granted_bytes;       /* credit of all its processes and their overheads, at the last change */
+  uint64_t device_total_bytes;  /* physical, as NVML says */
+  uint64_t context_bytes;       /* charged beforehand for a context of one process */
+  uint64_t reserved[9];
+};
+
+struct gpumux_limits_page {
+  uint32_t magic;
+  uint32_t version;
+  uint32_t gpu_count;
+  uint32_t state;             /* GPUMUX_STATE_*; atomic */
+  uint32_t strict;            /* 1: never run without enforcement */
+  uint32_t simulated;         /* 1: software GPU */
+  uint64_t daemon_heartbeat;  /* CLOCK_MONOTONIC ns of the daemon's last tick; atomic */
+  char tenant_id[GPUMUX_TENANT_ID_BYTES];
+  uint64_t reserved[7];
+  struct gpumux_gpu_limit gpus[GPUMUX_MAX_GPUS];
+};
+
+/* Bytes that processes granted themselves while no daemon answered. A process
+ * adds (never subtracts) under the rule
+ *   granted_bytes (limits page) + orphan_taken_bytes + n <= limit_bytes,
+ * so a death can only lose room, never exceed the limit. The next daemon folds
+ * the sum into its ledger. */
+struct gpumux_tenant_page {
+  uint32_t magic;
+  uint32_t version;
+  uint64_t reserved[7];
+  uint64_t orphan_taken_bytes[GPUMUX_MAX_GPUS]; /* atomic */
+};
+
+/* ProcessPage.flags, set by the guard */
+#define GPUMUX_GUARD_IN_FORCE 1u /* symbols routed and limits mapped */
+
+/* One GPU of one process. 128 bytes: two cache lines, so that two GPUs of a
+ * process never share one. */
+struct gpumux_process_gpu {
+  int64_t credit_free_bytes;    /* atomic, both sides: see the head of this file */
+  uint64_t committed_bytes;     /* atomic; what the device took for this process's calls */
+  uint64_t peak_bytes;          /* atomic maximum of committed_bytes */
+  uint64_t refused_own_limit;   /* atomic count: the tenant's limit was the reason */
+  uint64_t refused_device_full; /* atomic count: the driver itself said out of memory */
+  uint64_t last_refused_bytes;  /* atomic */
+  uint64_t contexts;            /* atomic; contexts that are charged */
+  uint64_t launches;            /* relaxed count of kernel and graph launches */
+  uint64_t unrouted;            /* look-ups of a hooked name that led to an unknown address */
+  uint64_t reserved[7];
+};
+
+struct gpumux_process_page {
+  uint32_t magic;
+  uint32_t version;
+  uint32_t flags; /* GPUMUX_GUARD_*; atomic */
+  int32_t pid;    /* in the process's own pid namespace; for display */
+  uint64_t reserved[14];
+  struct gpumux_process_gpu gpus[GPUMUX_MAX_GPUS];
+};
+
+#ifdef __cplusplus
+}
+
+static_assert(sizeof(gpumux_gpu_limit) == 128);
+static_assert(offsetof(gpumux_gpu_limit, guaranteed_bytes) == 16);
+static_assert(offsetof(gpumux_gpu_limit, limit_bytes) == 24);
+static_assert(offsetof(gpumux_gpu_limit, granted_bytes) == 32);
+static_assert(offsetof(gpumux_gpu_limit, device_total_bytes) == 40);
+static_assert(offsetof(gpumux_gpu_limit, context_bytes) == 48);
+static_assert(offsetof(gpumux_limits_page, state) == 12);
+static_assert(offsetof(gpumux_limits_page, daemon_heartbeat) == 24);
+static_assert(offsetof(gpumux_limits_page, tenant_id) == 32);
+static_assert(offsetof(gpumux_limits_page, gpus) == 128);
+static_assert(sizeof(gpumux_limits_page) == 128 + 128 * GPUMUX_MAX_GPUS);
+static_assert(offsetof(gpumux_tenant_page, orphan_taken_bytes) == 64);
+static_assert(sizeof(gpumux_process_gpu) == 128);
+static_assert(offsetof(gpumux_process_gpu, committed_bytes) == 8);
+static_assert(offsetof(gpumux_process_gpu, launches) == 56);
+static_assert(offsetof(gpumux_process_page, flags) == 8);
+static_assert(offsetof(gpumux_process_page, gpus) == 128);
+static_assert(sizeof(gpumux_process_page) <= GPUMUX_PAGE_BYTES);
+#endif
+
+#endif /* GPUMUX_ABI_PAGES_H_ */

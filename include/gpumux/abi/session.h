@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The session protocol: what `gpumux run` and the guard say to gpumuxd.
+ *
+ * Transport: a Unix socket of type SOCK_SEQPACKET, one packet a message, so a
+ * message is whole or absent. Every packet is a gpumux_frame and at most
+ * GPUMUX_MAX_PAYLOAD bytes after it. Numbers are in the host's byte order: both
+ * ends are on one machine. The daemon takes the peer's pid, uid and gid from
+ * SO_PEERCRED (in its own pid namespace), never from a message.
+ *
+ * Two kinds of client
+ *
+ *   guard (payloads are the structs below)          run (payloads are JSON)
+ *   ───────────────────────────────────────         ────────────────────────
+ *   GuardHello          ──▶                         RunRequest      ──▶
+ *                       ◀── GuardWelcome + 3 fds                    ◀── RunQueued (0..n)
+ *                        or Refused                                 ◀── RunGranted + lock fds
+ *   CreditRequest       ──▶                                          or Refused
+ *                       ◀── CreditReply             RunStarted      ──▶
+ *   MemoryInfoRequest   ──▶                         RunEnded        ──▶
+ *                       ◀── MemoryInfo                              ◀── RunSummary
+ *   ContextRequest      ──▶
+ *                       ◀── ContextReply
+ *   ContextNotice       ──▶   (no reply)
+ *
+ * A guard has one request under way at a time and matches the reply by
+ * `request_id`. `run` keeps its connection open as long as the tenant lives: a
+ * hang-up while it waits cancels the request.
+ *
+ * Which tenant is a guard's process of? The daemon walks from the peer's pid to
+ * its ancestors until it meets a `run` that holds a lease or a known member of a
+ * tenant; `tenant_hint` is used when no ancestor is left, and only for a tenant
+ * of the same uid.
+ *
+ * Old, broken or hostile peer: a frame with a wrong magic, a length that is not
+ * the packet's, an unknown type or a payload of the wrong size ends the
+ * connection and is counted; nothing of it is used. A guard that meets another
+ * version leaves itself out of force.
+ */
+#ifndef GPUMUX_ABI_SESSION_H_
+#define GPUMUX_ABI_SESSION_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "gpumux/abi/pages.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define GPUMUX_SESSION_MAGIC 0x58554d47u /* "GMUX" */
+#define GPUMUX_SESSION_VERSION 1u
+/* A RunRequest carries the command line and labels; 60 KiB and the header stay
+ * under the default socket buffer (208 KiB) with room for several. */
+#define GPUMUX_MAX_PAYLOAD 61440u
+#define GPUMUX_MAX_FDS 32
+
+/* Where a tenant's processes find the session: set by `run`, kept by the
+ * guard's exec wrappers. Absent: the guard does nothing at all. */
+#define GPUMUX_ENV_SESSION "GPUMUX_SESSION"     /* path of the socket */
+#define GPUMUX_ENV_TENANT "GPUMUX_TENANT"       /* tenant id: a hint, see above */
+#define GPUMUX_ENV_STRICT "GPUMUX_STRICT"       /* "1": no CUDA without enforcement */
+
+struct gpumux_frame {
+  uint32_t magic;
+  uint16_t version;
+  uint16_t type;
+  uint32_t payload_bytes;
+  uint32_t request_id; /* the reply carries the request's; 0 in notices */
+};
+
+enum gpumux_message {
+  GPUMUX_GUARD_HELLO = 1,
+  GPUMUX_GUARD_WELCOME = 2, /* fds: limits (read-only), tenant, process */
+  GPUMUX_REFUSED = 3,
+  GPUMUX_CREDIT_REQUEST = 4,
+  GPUMUX_CREDIT_REPLY = 5,
+  GPUMUX_MEMORY_INFO_REQUEST = 6,
+  GPUMUX_MEMORY_INFO = 7,
+  GPUMUX_CONTEXT_REQUEST = 8,
+  GPUMUX_CONTEXT_REPLY = 9,
+  GPUMUX_CONTEXT_NOTICE = 10,
+  GPUMUX_RUN_REQUEST = 32, /* JSON from here on */
+  GPUMUX_RUN_QUEUED = 33,
+  GPUMUX_RUN_GRANTED = 34, /* fds: one lock socket a GPU, to be held as long as the tenant lives */
+  GPUMUX_RUN_STARTED = 35,
+  GPUMUX_RUN_ENDED = 36,
+  GPUMUX_RUN_SUMMARY = 37,
+};
+
+/* Why a guard or a request was refused. */
+enum gpumux_reason {
+  GPUMUX_REASON_NONE = 0,
+  GPUMUX_REASON_NOT_A_TENANT = 1,   /* no lease covers this process */
+  GPUMUX_REASON_OTHER_VERSION = 2,
+  GPUMUX_REASON_LIMIT = 3,          /* the tenant's own limit */
+  GPUMUX_REASON_DEVICE_FULL = 4,    /* within the limit, but the GPU has no promisable bytes left */
+  GPUMUX_REASON_STOPPING = 5,
+  GPUMUX_REASON_TOO_MANY = 6,       /* processes or requests of this peer */
+  GPUMUX_REASON_INTERNAL = 7,
+};
+
+struct gpumux_guard_hello {
+  uint32_t pages_version;
+  int32_t ns_pid; /* getpid(): differs from SO_PEERCRED in a pid namespace */
+  char tenant_hint[GPUMUX_TENANT_ID_BYTES];
+  uint64_t reserved[4];
+};
+
+struct gpumux_guard_welcome {
+  uint32_t pages_version;
+  uint32_t gpu_count;
+  uint32_t strict;
+  uint32_t resumed; /* 1: this process had a session before; the pages are the same */
+  char tenant_id[GPUMUX_TENANT_ID_BYTES];
+  uint64_t reserved[4];
+};
+
+struct gpumux_refused {
+  uint32_t reason; /* enum gpumux_reason */
+  int32_t exit_code; /* for `run` */
+  char text[512]; /* for a person; NUL-terminated */
+};
+
+struct gpumux_credit_request {
+  uint32_t gpu_slot;
+  uint32_t reserved;
+  uint64_t bytes;
+};
+
+struct gpumux_credit_reply {
+  uint32_t granted; /* 1: `bytes` of the request belong to the asking call now */
+  uint32_t reason;
+  uint64_t limit_bytes;
+  uint64_t used_bytes;       /* of the whole tenant, overheads included */
+  uint64_t promisable_bytes; /* of the GPU */
+};
+
+struct gpumux_memory_info_request {
+  uint32_t gpu_slot;
+  uint32_t reserved;
+};
+
+struct gpumux_memory_info {
+  uint64_t total_bytes; /* the limit */
+  uint64_t used_bytes;  /* of the whole tenant */
+  uint64_t free_bytes;  /* min(own rest, what the GPU can give) */
+};
+
+/* Before a context is created: may its cost be charged? The daemon charges
+ * `context_bytes` to the process and replies; after the driver call the guard
+ * sends a ContextNotice with what came of it. */
+struct gpumux_context_request {
+  uint32_t gpu_slot;
+  uint32_t reserved;
+};
+
+struct gpumux_context_reply {
+  uint32_t granted;
+  uint32_t reason;
+  uint64_t charged_bytes;
+};
+
+/* `contexts` is how many contexts of this GPU the process has now. The daemon
+ * sets the overhead to what NVML shows beyond committed_bytes plus its
+ * allowance for code that is loaded lazily, or to 0 when `contexts` is 0. */
+struct gpumux_context_notice {
+  uint32_t gpu_slot;
+  uint32_t contexts;
+};
+
+#ifdef __cplusplus
+}
+
+static_assert(sizeof(gpumux_frame) == 16);
+static_assert(sizeof(gpumux_guard_hello) == 8 + GPUMUX_TENANT_ID_BYTES + 32);
+static_assert(sizeof(gpumux_guard_welcome) == 16 + GPUMUX_TENANT_ID_BYTES + 32);
+static_assert(sizeof(gpumux_refused) == 520);
+static_assert(sizeof(gpumux_credit_request) == 16);
+static_assert(sizeof(gpumux_credit_reply) == 32);
+static_assert(sizeof(gpumux_memory_info) == 24);
+static_assert(sizeof(gpumux_context_reply) == 16);
+#endif
+
+#endif /* GPUMUX_ABI_SESSION_H_ */
