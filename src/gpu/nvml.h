@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "gpu/source.h"
+#include "gpu/uuid.h"
+
+namespace gpumux::gpu {
+
+struct Device {
+  Uuid uuid;
+  unsigned index = 0;  // NVML's, which is nvidia-smi's; CUDA may order differently
+  std::string name;
+  std::string pci_bus_id;  // "00000000:18:00.0"
+};
+
+enum class ComputeMode { kDefault, kProhibited, kExclusiveProcess, kUnknown };
+
+struct DeviceMemory {
+  uint64_t total_bytes = 0;
+  // The driver's own, never free for anybody. A driver without the second
+  // version of the query hides it inside `used_bytes`; then it is 0 here.
+  uint64_t reserved_bytes = 0;
+  uint64_t used_bytes = 0;
+  uint64_t free_bytes = 0;
+};
+
+struct ProcessUse {
+  pid_t pid = 0;                       // in the pid namespace NVML answers for
+  std::optional<uint64_t> used_bytes;  // nullopt: the driver does not know
+};
+
+// What gpumux reads of NVML. An interface, so that the daemon is tested against
+// figures of the test's own making; Open gives the library's. Calls take
+// microseconds (5 for memory, 16 for processes on an H200) but may block for
+// seconds on a sick GPU. Not thread-safe: one thread owns it.
+//
+// Errors: kUnavailable for a library or GPU that is lost or not permitted,
+// kNotFound for an unknown UUID, kUnsupported for a query the driver lacks.
+class Nvml {
+ public:
+  virtual ~Nvml() = default;
+
+  // Loads the library that `source` names and initialises it. On the software
+  // GPU also sets GPUMUX_SOFTGPU and GPUMUX_SOFTGPU_DIR of this process, which
+  // is how the stand-in finds its state: call it before threads start.
+  static Result<std::unique_ptr<Nvml>> Open(const GpuSource& source);
+
+  // The GPUs found at Open, in NVML's order.
+  virtual const std::vector<Device>& Devices() const = 0;
+  virtual std::string DriverVersion() const = 0;  // empty: unknown
+  virtual Result<DeviceMemory> Memory(const Uuid& gpu) = 0;
+  // Compute and graphics processes, each pid once.
+  virtual Result<std::vector<ProcessUse>> Processes(const Uuid& gpu) = 0;
+  virtual Result<ComputeMode> Mode(const Uuid& gpu) = 0;
+};
+
+}  // namespace gpumux::gpu

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpu/source.h"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+namespace gpumux::gpu {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kDefaultSpec = "H200";
+
+std::string Variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+// The directory that base/paths.h checks and creates; here only its name is
+// needed, because the software GPU creates its own state.
+std::string RuntimeDir() {
+  if (std::string dir = Variable("GPUMUX_RUNTIME_DIR"); !dir.empty()) return dir;
+  if (std::string dir = Variable("XDG_RUNTIME_DIR"); !dir.empty()) return dir + "/gpumux";
+  return "/tmp/gpumux-" + std::to_string(getuid());
+}
+
+Result<GpuSource> SoftwareGpu(std::string spec) {
+  GpuSource source{
+      .simulated = true, .spec = std::move(spec), .dir = Variable("GPUMUX_SOFTGPU_DIR"), .library_dir = {}};
+  if (source.dir.empty()) source.dir = RuntimeDir() + "/softgpu";
+  if (source.dir.front() != '/') {
+    return Fail(Code::kInvalid, "GPUMUX_SOFTGPU_DIR is \"" + source.dir + "\", not an absolute path");
+  }
+  // bin/ and test/ of a build tree and bin/ of an installation are all one
+  // step below the prefix.
+  std::error_code error;
+  const fs::path exe = fs::read_symlink("/proc/self/exe", error);
+  const fs::path libraries = exe.parent_path().parent_path() / "lib/gpumux/softgpu";
+  if (error || !fs::exists(libraries / "libnvidia-ml.so.1", error)) {
+    return Fail(Code::kInternal, "the software GPU's libraries are not in " + libraries.string(),
+                "install gpumux again, or set GPUMUX_SOFTGPU=off to use the driver alone");
+  }
+  source.library_dir = libraries.string();
+  return source;
+}
+
+}  // namespace
+
+bool HasNvidiaDriver() {
+  std::error_code error;
+  if (fs::exists("/dev/nvidiactl", error) || fs::exists("/proc/driver/nvidia", error)) return true;
+  void* library = dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_LOCAL);
+  if (library) dlclose(library);
+  return library != nullptr;
+}
+
+Result<GpuSource> FindGpuSource() {
+  const std::string spec = Variable("GPUMUX_SOFTGPU");
+  if (spec == "off") {
+    if (HasNvidiaDriver()) return GpuSource{};
+    return Fail(Code::kUnsupported, "this machine has no NVIDIA driver and GPUMUX_SOFTGPU is off",
+                "unset GPUMUX_SOFTGPU to use the software GPU");
+  }
+  if (!spec.empty()) return SoftwareGpu(spec);
+  if (HasNvidiaDriver()) return GpuSource{};
+  return SoftwareGpu(kDefaultSpec);
+}
+
+}  // namespace gpumux::gpu

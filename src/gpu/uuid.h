@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <compare>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace gpumux::gpu {
+
+// What a GPU is called everywhere in gpumux: ordinals change with
+// CUDA_VISIBLE_DEVICES and from boot to boot, the UUID does not.
+struct Uuid {
+  std::array<uint8_t, 16> bytes{};  // as cuDeviceGetUuid returns it
+
+  auto operator<=>(const Uuid&) const = default;
+
+  // "GPU-" and 36 characters, as NVML and nvidia-smi write it.
+  std::string ToString() const;
+};
+
+// Exactly the form of ToString(), in either case; else nullopt.
+std::optional<Uuid> ParseUuid(std::string_view text);
+
+}  // namespace gpumux::gpu

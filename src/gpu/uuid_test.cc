@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpu/uuid.h"
+
+#include <gtest/gtest.h>
+
+namespace gpumux::gpu {
+namespace {
+
+TEST(Uuid, ReadsWhatNvmlWritesAndWritesItBack) {
+  const auto uuid = ParseUuid("GPU-01234567-89ab-CDEF-0011-2233445566ff");
+  ASSERT_TRUE(uuid);
+  EXPECT_EQ(uuid->bytes[0], 0x01);
+  EXPECT_EQ(uuid->bytes[4], 0x89);
+  EXPECT_EQ(uuid->bytes[15], 0xff);
+  EXPECT_EQ(uuid->ToString(), "GPU-01234567-89ab-cdef-0011-2233445566ff");
+}
+
+TEST(Uuid, RefusesEverythingElse) {
+  for (const char* text :
+       {"", "GPU-", "0", "GPU-01234567-89ab-cdef-0011-2233445566f",
+        "GPU-01234567-89ab-cdef-0011-2233445566ff0", "GPU-01234567-89ab-cdef-0011+2233445566ff",
+        "MIG-01234567-89ab-cdef-0011-2233445566ff", "GPU-0123456g-89ab-cdef-0011-2233445566ff",
+        "GPU-012345678-9ab-cdef-0011-2233445566ff"}) {
+    EXPECT_FALSE(ParseUuid(text)) << text;
+  }
+}
+
+}  // namespace
+}  // namespace gpumux::gpu
