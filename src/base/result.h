@@ -3,9 +3,8 @@
 
 #include <string>
 #include <string_view>
-#include <utility>
-
 #include <tl/expected.hpp>
+#include <utility>
 
 namespace gpumux {
 
@@ -13,16 +12,16 @@ namespace gpumux {
 // `HttpStatus` and `Name` (result.cc) are the only places that map it to
 // something else.
 enum class Code {
-  kInvalid,       // the request itself is wrong: exit 2, HTTP 400
-  kNotFound,      // no such tenant, GPU, file: exit 6, HTTP 404
-  kDenied,        // policy, quota or rights: exit 4, HTTP 403
-  kConflict,      // does not fit now and was not to wait: exit 4, HTTP 409
-  kTimeout,       // waited as long as was asked: exit 5, HTTP 504
-  kUnavailable,   // daemon, driver or NVML cannot be reached: exit 3, HTTP 503
-  kUnsupported,   // this machine, driver or mode cannot do it: exit 7, HTTP 501
-  kNotExecutable, // the command exists but cannot be run: exit 126
-  kNoCommand,     // the command does not exist: exit 127
-  kInternal,      // a failure of gpumux itself: exit 125 from `run`, else 1
+  kInvalid,        // the request itself is wrong: exit 2, HTTP 400
+  kNotFound,       // no such tenant, GPU, file: exit 6, HTTP 404
+  kDenied,         // policy, quota or rights: exit 4, HTTP 403
+  kConflict,       // does not fit now and was not to wait: exit 4, HTTP 409
+  kTimeout,        // waited as long as was asked: exit 5, HTTP 504
+  kUnavailable,    // daemon, driver or NVML cannot be reached: exit 3, HTTP 503
+  kUnsupported,    // this machine, driver or mode cannot do it: exit 7, HTTP 501
+  kNotExecutable,  // the command exists but cannot be run: exit 126
+  kNoCommand,      // the command does not exist: exit 127
+  kInternal,       // a failure of gpumux itself: exit 125 from `run`, else 1
 };
 
 // An error as a value. `message` says what and why, in lower case and without

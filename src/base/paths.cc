@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/paths.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/unique_fd.h"
+
+namespace gpumux {
+namespace {
+
+std::string Environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+}  // namespace
+
+RuntimePaths PathsIn(const std::string& dir) {
+  return {.dir = dir,
+          .session_socket = dir + "/session.sock",
+          .api_socket = dir + "/api.sock",
+          .log = dir + "/gpumuxd.log",
+          .lock = dir + "/gpumuxd.lock"};
+}
+
+RuntimePaths MachinePaths() { return PathsIn("/run/gpumux"); }
+
+Status EnsurePrivateDir(const std::string& path) {
+  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
+    return Fail(Code::kUnavailable,
+                fmt::format("cannot create the folder {}: {}", path, std::strerror(errno)),
+                "set GPUMUX_RUNTIME_DIR to a folder of your own");
+  }
+  // Opened and then looked at, so that nobody can change what the path means
+  // between the check and the use of the check.
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  struct stat info{};
+  if (!fd || ::fstat(fd.get(), &info) != 0) {
+    const bool link = errno == ELOOP || errno == ENOTDIR;
+    return Fail(Code::kDenied,
+                link ? fmt::format("{} is not a folder or is a symbolic link", path)
+                     : fmt::format("cannot open the folder {}: {}", path, std::strerror(errno)),
+                "remove it, or set GPUMUX_RUNTIME_DIR to a folder of your own");
+  }
+  if (info.st_uid != ::geteuid()) {
+    return Fail(Code::kDenied, fmt::format("the folder {} belongs to uid {}, not to you", path, info.st_uid),
+                "remove it, or set GPUMUX_RUNTIME_DIR to a folder of your own");
+  }
+  if ((info.st_mode & 0077) != 0) {
+    return Fail(Code::kDenied,
+                fmt::format("others may enter the folder {} (mode {:04o})", path, info.st_mode & 07777),
+                fmt::format("chmod 700 {}", path));
+  }
+  return {};
+}
+
+Result<std::string> FindRuntimeDir() {
+  std::string dir = Environment("GPUMUX_RUNTIME_DIR");
+  if (dir.empty()) {
+    const std::string xdg = Environment("XDG_RUNTIME_DIR");
+    struct stat info{};
+    // A login that is over leaves the variable behind (su, cron): fall back.
+    const bool usable = !xdg.empty() && xdg[0] == '/' && ::stat(xdg.c_str(), &info) == 0 &&
+                        S_ISDIR(info.st_mode) && info.st_uid == ::geteuid();
+    dir = usable ? xdg + "/gpumux" : fmt::format("/tmp/gpumux-{}", ::geteuid());
+  } else if (dir[0] != '/') {
+    return Fail(Code::kInvalid,
+                fmt::format("GPUMUX_RUNTIME_DIR is '{}', which is not an absolute path", dir));
+  }
+  while (dir.size() > 1 && dir.back() == '/') dir.pop_back();
+  if (const Status made = EnsurePrivateDir(dir); !made) return tl::unexpected(made.error());
+  return dir;
+}
+
+Result<RuntimePaths> FindRuntimePaths(bool simulated) {
+  auto dir = FindRuntimeDir();
+  if (!dir) return tl::unexpected(dir.error());
+  if (simulated) {
+    *dir += "/sim";
+    if (const Status made = EnsurePrivateDir(*dir); !made) return tl::unexpected(made.error());
+  }
+  return PathsIn(*dir);
+}
+
+}  // namespace gpumux

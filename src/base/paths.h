@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+
+#include "base/result.h"
+
+namespace gpumux {
+
+// Where a daemon's files live. A daemon on the software GPU has a folder of its
+// own below the runtime folder (`sim/`), so that both kinds run side by side.
+struct RuntimePaths {
+  std::string dir;
+  std::string session_socket;  // SOCK_SEQPACKET: tenants
+  std::string api_socket;      // HTTP over SOCK_STREAM: commands
+  std::string log;
+  std::string lock;  // held (flock) by the daemon as long as it runs
+};
+
+// The user's own. Creates the folders with mode 0700 where they are missing and
+// refuses (kDenied) one that is a symbolic link, belongs to someone else, or
+// that others may enter: a socket in it could be anyone's.
+Result<RuntimePaths> FindRuntimePaths(bool simulated);
+
+// The runtime folder itself, created and checked: $GPUMUX_RUNTIME_DIR, else
+// $XDG_RUNTIME_DIR/gpumux, else /tmp/gpumux-<uid>.
+Result<std::string> FindRuntimeDir();
+
+// Creates `path` (one level) with mode 0700, or checks it as above.
+Status EnsurePrivateDir(const std::string& path);
+
+// The daemon of the whole machine; nothing is created or checked here.
+RuntimePaths MachinePaths();
+
+// The paths in a given folder.
+RuntimePaths PathsIn(const std::string& dir);
+
+}  // namespace gpumux
