@@ -179,7 +179,7 @@ Result<std::chrono::milliseconds> ParseDuration(std::string_view text) {
 std::string FormatBytes(uint64_t bytes) {
   if (bytes < kKiB) return fmt::format("{} B", bytes);
   // A value that rounds up to 1024 of its unit is shown as 1 of the next.
-  const auto rounded = [bytes](uint64_t unit) { return (bytes + unit / 2) / unit; };
+  const auto rounded = [bytes](uint64_t unit) { return bytes / unit + (bytes % unit >= unit / 2 ? 1 : 0); };
   if (rounded(kKiB) < 1024) return fmt::format("{} KiB", rounded(kKiB));
   if (rounded(kMiB) < 1024) return fmt::format("{} MiB", rounded(kMiB));
   const double gib = static_cast<double>(bytes) / static_cast<double>(kGiB);

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "ipc/seqpacket.h"
+
+namespace gpumux::ipc {
+
+// What the daemon says to `run`. `json` is as it came (not yet parsed).
+struct SessionEvent {
+  enum class Type { kQueued, kGranted, kRefused, kSummary, kClosed };
+  Type type = Type::kClosed;
+  std::string json;
+  std::vector<UniqueFd> locks;  // with kGranted: one a GPU
+  std::string refusal;          // with kRefused
+  int exit_code = 0;            // with kRefused
+};
+
+// `run`'s end of a session (see gpumux/abi/session.h). One thread. Closing it
+// while the request waits cancels the request.
+class SessionClient {
+ public:
+  // Errors as SeqpacketSocket::Connect.
+  static Result<SessionClient> Connect(const std::string& path);
+
+  // For poll(): readable when Next has something.
+  int fd() const { return socket_.fd(); }
+
+  Status SendRequest(std::string_view json);
+  Status SendStarted(std::string_view json);
+  Status SendEnded(std::string_view json);
+
+  // The next event; nullopt when none came within `timeout`. kClosed when the
+  // daemon hung up; kInvalid when what came is not of this protocol.
+  Result<std::optional<SessionEvent>> Next(std::chrono::milliseconds timeout);
+
+ private:
+  explicit SessionClient(SeqpacketSocket socket) : socket_(std::move(socket)) {}
+  SeqpacketSocket socket_;
+};
+
+}  // namespace gpumux::ipc
