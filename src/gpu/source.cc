@@ -2,10 +2,11 @@
 #include "gpu/source.h"
 
 #include <dlfcn.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
+
+#include "base/paths.h"
 
 namespace gpumux::gpu {
 
@@ -20,18 +21,14 @@ std::string Variable(const char* name) {
   return value ? value : "";
 }
 
-// The directory that base/paths.h checks and creates; here only its name is
-// needed, because the software GPU creates its own state.
-std::string RuntimeDir() {
-  if (std::string dir = Variable("GPUMUX_RUNTIME_DIR"); !dir.empty()) return dir;
-  if (std::string dir = Variable("XDG_RUNTIME_DIR"); !dir.empty()) return dir + "/gpumux";
-  return "/tmp/gpumux-" + std::to_string(getuid());
-}
-
 Result<GpuSource> SoftwareGpu(std::string spec) {
   GpuSource source{
       .simulated = true, .spec = std::move(spec), .dir = Variable("GPUMUX_SOFTGPU_DIR"), .library_dir = {}};
-  if (source.dir.empty()) source.dir = RuntimeDir() + "/softgpu";
+  if (source.dir.empty()) {
+    auto runtime = FindRuntimeDir();
+    if (!runtime) return tl::unexpected(runtime.error());
+    source.dir = *runtime + "/softgpu";
+  }
   if (source.dir.front() != '/') {
     return Fail(Code::kInvalid, "GPUMUX_SOFTGPU_DIR is \"" + source.dir + "\", not an absolute path");
   }

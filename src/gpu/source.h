@@ -21,7 +21,7 @@ struct GpuSource {
 // no NVIDIA driver at all. A driver that is there and broken is found by
 // Nvml::Open and is an error: it is never covered up by a simulation.
 // kUnsupported: "off" without a driver. kInvalid: an impossible
-// GPUMUX_SOFTGPU_DIR. kInternal: the software GPU's libraries are missing.
+// GPUMUX_SOFTGPU_DIR. kDenied: an unsafe runtime folder. kInternal: the software GPU's libraries are missing.
 Result<GpuSource> FindGpuSource();
 
 // True if any sign of the NVIDIA driver is there: its control device, its

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/admission.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+
+namespace gpumux::core {
+
+namespace {
+
+using Candidates = std::vector<const GpuSnapshot*>;
+
+bool EqualsIgnoringCase(std::string_view a, std::string_view b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](unsigned char x, unsigned char y) { return std::tolower(x) == std::tolower(y); });
+}
+
+// An index, a UUID, or the beginning of one with at least one digit of it.
+Result<const GpuSnapshot*> Select(const std::string& text, const std::vector<GpuSnapshot>& gpus) {
+  unsigned index = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), index);
+  const bool is_index = error == std::errc() && end == text.data() + text.size();
+  const GpuSnapshot* found = nullptr;
+  for (const GpuSnapshot& gpu : gpus) {
+    const std::string uuid = gpu.uuid.ToString();
+    const bool matches = is_index
+                             ? gpu.index == index
+                             : text.size() > 4 && text.size() <= uuid.size() &&
+                                   EqualsIgnoringCase(text, std::string_view(uuid).substr(0, text.size()));
+    if (!matches) continue;
+    if (found)
+      return Fail(Code::kInvalid, fmt::format("GPU \"{}\" names more than one GPU", text),
+                  "write more of its UUID");
+    found = &gpu;
+  }
+  if (found) return found;
+  return Fail(Code::kNotFound, fmt::format("there is no GPU \"{}\" on this machine", text),
+              "see them with: gpumux status");
+}
+
+// The GPUs that the request may be given at all, whether or not they fit now.
+Result<Candidates> FindCandidates(const Request& request, const std::vector<GpuSnapshot>& gpus) {
+  Candidates candidates;
+  if (request.gpu_list.empty()) {
+    for (const GpuSnapshot& gpu : gpus) candidates.push_back(&gpu);
+    return candidates;
+  }
+  for (const std::string& text : request.gpu_list) {
+    auto gpu = Select(text, gpus);
+    if (!gpu) return tl::unexpected(gpu.error());
+    if (std::find(candidates.begin(), candidates.end(), *gpu) != candidates.end()) {
+      return Fail(Code::kInvalid, fmt::format("GPU \"{}\" is asked for twice", text));
+    }
+    candidates.push_back(*gpu);
+  }
+  return candidates;
+}
+
+uint64_t MinimumBytes(const GpuSnapshot& gpu) {
+  return gpu.context.ChargeBytes() + kMinimumBeyondContextBytes;
+}
+
+// What must be promisable there for the request to start.
+uint64_t NeededBytes(const Request& request, const GpuSnapshot& gpu) {
+  return request.mem ? BytesOf(*request.mem, gpu.UsableBytes()) : MinimumBytes(gpu);
+}
+
+Result<Mode> ChooseMode(const Request& request) {
+  if (request.isolation == Isolation::kFull) {
+    if (request.mode == Mode::kTimeslice) {
+      return Fail(Code::kUnsupported,
+                  "timeslice cannot isolate fully: a neighbour's load takes turns with this program",
+                  "use --mode exclusive, or --isolate fault");
+    }
+    return Mode::kExclusive;
+  }
+  return request.mode.value_or(Mode::kTimeslice);
+}
+
+std::string ModeReason(const Request& request, Mode mode) {
+  if (request.mode) return "asked for";
+  if (mode == Mode::kExclusive) return "--isolate full: no neighbour at all";
+  return "auto: neighbours take turns, and a neighbour's GPU fault does not reach this program";
+}
+
+// Nullopt: fits now. Else why it does not.
+std::optional<std::string> WhyNot(const Request& request, Mode mode, const GpuSnapshot& gpu,
+                                  const std::set<gpu::Uuid>& taken) {
+  if (gpu.Closed()) return gpu.closed_error.message;
+  if (taken.contains(gpu.uuid))
+    return fmt::format("GPU {} is kept for a request ahead in the queue", gpu.index);
+  if (mode == Mode::kExclusive && gpu.tenants > 0) {
+    return fmt::format("needs GPU {} to itself, which has {} tenant{}", gpu.index, gpu.tenants,
+                       gpu.tenants == 1 ? "" : "s");
+  }
+  if (gpu.mode && *gpu.mode != mode) {
+    return fmt::format("GPU {} is in mode {}, not {}", gpu.index, Name(*gpu.mode), Name(mode));
+  }
+  const uint64_t needed = NeededBytes(request, gpu);
+  if (needed > gpu.promisable_bytes)
+    return fmt::format("needs {}, {}", FormatBytes(needed), DescribeRoom(gpu));
+  return std::nullopt;
+}
+
+Share Promise(const Request& request, Mode mode, const GpuSnapshot& gpu) {
+  if (mode == Mode::kExclusive) return {gpu.uuid, gpu.promisable_bytes, gpu.promisable_bytes};
+  if (!request.mem) return {gpu.uuid, 0, std::nullopt};
+  const uint64_t guaranteed = BytesOf(*request.mem, gpu.UsableBytes());
+  const uint64_t limit = request.mem_limit ? BytesOf(*request.mem_limit, gpu.UsableBytes()) : guaranteed;
+  // A program is never told more than the GPU has.
+  return {gpu.uuid, guaranteed, std::clamp(limit, guaranteed, std::max(guaranteed, gpu.UsableBytes()))};
+}
+
+// Errors that no waiting mends, on one GPU.
+std::optional<Error> NeverHere(const Request& request, const GpuSnapshot& gpu) {
+  if (gpu.Closed()) return gpu.closed_error;
+  if (!request.mem) return std::nullopt;
+  const uint64_t needed = NeededBytes(request, gpu);
+  if (needed > gpu.UsableBytes()) {
+    return Error{Code::kDenied,
+                 fmt::format("needs {}, GPU {} ({}) can never promise more than {} ({} less {} of reserve)",
+                             FormatBytes(needed), gpu.index, gpu.name, FormatBytes(gpu.UsableBytes()),
+                             FormatBytes(gpu.total_bytes), FormatBytes(gpu.reserve_bytes)),
+                 "ask for less"};
+  }
+  if (needed < MinimumBytes(gpu)) {
+    return Error{
+        Code::kDenied,
+        fmt::format("{} is too little for any program: a context alone takes {} on a {}, and {} beyond it "
+                    "are the least that is promised",
+                    FormatBytes(needed), FormatBytes(gpu.context.ChargeBytes()), gpu.name,
+                    FormatBytes(kMinimumBeyondContextBytes)),
+        fmt::format("ask for {} or more", FormatBytes(MinimumBytes(gpu) + kMiB - MinimumBytes(gpu) % kMiB))};
+  }
+  if (request.mem_limit && BytesOf(*request.mem_limit, gpu.UsableBytes()) < needed) {
+    return Error{
+        Code::kInvalid,
+        fmt::format("the limit {} is below the guarantee {}",
+                    FormatBytes(BytesOf(*request.mem_limit, gpu.UsableBytes())), FormatBytes(needed)),
+        "write --mem GUARANTEE:LIMIT with the larger one last"};
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::string DescribeRoom(const GpuSnapshot& gpu) {
+  const std::string usable = FormatBytes(gpu.UsableBytes());
+  std::string guaranteed = FormatBytes(gpu.guaranteed_bytes);
+  // "61.2 of 139.8 GiB": a common unit is written once.
+  const std::string unit = usable.substr(std::min(usable.find(' '), usable.size()));
+  if (!unit.empty() && guaranteed.ends_with(unit)) guaranteed.resize(guaranteed.size() - unit.size());
+  std::string text = fmt::format("{} can be promised ({} of {} guaranteed", FormatBytes(gpu.promisable_bytes),
+                                 guaranteed, usable);
+  if (gpu.burst_bytes > 0) text += fmt::format(", {} used beyond guarantees", FormatBytes(gpu.burst_bytes));
+  if (gpu.unmanaged_bytes > 0) {
+    text += fmt::format(", {} held by unmanaged", FormatBytes(gpu.unmanaged_bytes));
+    constexpr size_t kShown = 3;
+    for (size_t i = 0; i < std::min(kShown, gpu.unmanaged_pids.size()); ++i) {
+      text += fmt::format("{} pid {}", i ? "," : "", gpu.unmanaged_pids[i]);
+    }
+    if (gpu.unmanaged_pids.size() > kShown)
+      text += fmt::format(" and {} more", gpu.unmanaged_pids.size() - kShown);
+  }
+  if (gpu.unexplained_bytes > 0) text += fmt::format(", {} unexplained", FormatBytes(gpu.unexplained_bytes));
+  return text + ")";
+}
+
+Decision Admit(const Request& request, const std::vector<GpuSnapshot>& gpus,
+               const std::set<gpu::Uuid>& taken) {
+  const auto mode = ChooseMode(request);
+  if (!mode) return mode.error();
+  auto candidates = FindCandidates(request, gpus);
+  if (!candidates) return candidates.error();
+  const bool listed = !request.gpu_list.empty();
+  const size_t count = listed ? candidates->size() : request.gpu_count;
+  if (count == 0 || candidates->size() < count) {
+    return Error{Code::kDenied, fmt::format("needs {} GPUs, this machine has {}", count, gpus.size()),
+                 "ask for fewer"};
+  }
+
+  std::optional<Error> never;
+  Candidates possible;
+  for (const GpuSnapshot* gpu : *candidates) {
+    if (auto error = NeverHere(request, *gpu)) {
+      if (listed) return *error;
+      // Of several reasons the one that more memory on the GPU would mend says most.
+      if (!never || never->code != Code::kDenied) never = error;
+    } else {
+      possible.push_back(gpu);
+    }
+  }
+  if (possible.size() < count) {
+    if (possible.empty() || count == 1) return *never;
+    return Error{never->code,
+                 fmt::format("needs {} GPUs, {} could serve it: {}", count, possible.size(), never->message),
+                 never->hint};
+  }
+
+  Wait wait;
+  Candidates fitting;
+  for (const GpuSnapshot* gpu : possible) {
+    wait.wants.insert(gpu->uuid);
+    if (auto why = WhyNot(request, *mode, *gpu, taken)) {
+      if (!wait.reason.empty()) wait.reason += "; ";
+      if (possible.size() > 1) wait.reason += fmt::format("GPU {}: ", gpu->index);
+      wait.reason += *why;
+    } else {
+      fitting.push_back(gpu);
+    }
+  }
+  if (fitting.size() < count) {
+    if (count > 1)
+      wait.reason = fmt::format("{} of {} GPUs are free for it: {}", fitting.size(), count, wait.reason);
+    return wait;
+  }
+
+  // A guarantee goes to the fullest GPU that holds it, which keeps large pieces
+  // whole; who has no guarantee lives on what is left, so goes where most is.
+  std::stable_sort(fitting.begin(), fitting.end(), [&](const GpuSnapshot* a, const GpuSnapshot* b) {
+    if (*mode == Mode::kTimeslice && !request.mem) return a->promisable_bytes > b->promisable_bytes;
+    return a->promisable_bytes < b->promisable_bytes;
+  });
+  fitting.resize(count);
+  std::sort(fitting.begin(), fitting.end(), [](const auto* a, const auto* b) { return a->index < b->index; });
+  if (listed) fitting = *candidates;  // in the order that the user wrote
+
+  Placement placement{.mode = *mode, .mode_reason = ModeReason(request, *mode), .shares = {}};
+  for (const GpuSnapshot* gpu : fitting) {
+    placement.shares.push_back(Promise(request, *mode, *gpu));
+    if (*mode == Mode::kExclusive && gpu->unmanaged_bytes > 0) {
+      placement.mode_reason += fmt::format("; but unmanaged processes hold {} of GPU {}",
+                                           FormatBytes(gpu->unmanaged_bytes), gpu->index);
+    }
+  }
+  return placement;
+}
+
+}  // namespace gpumux::core

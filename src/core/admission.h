@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// May this tenant start now, and where? A pure function of the request and of
+// a snapshot of the GPUs.
+#pragma once
+
+#include <set>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "core/context_cost.h"
+#include "core/promise.h"
+
+namespace gpumux::core {
+
+// One GPU as the daemon sees it now.
+struct GpuSnapshot {
+  gpu::Uuid uuid;
+  unsigned index = 0;
+  std::string name;
+  uint64_t total_bytes = 0;
+  uint64_t reserve_bytes = 0;
+  uint64_t guaranteed_bytes = 0;
+  uint64_t burst_bytes = 0;  // used by tenants beyond their guarantees
+  uint64_t unmanaged_bytes = 0;
+  std::vector<int> unmanaged_pids;
+  uint64_t unexplained_bytes = 0;
+  uint64_t promisable_bytes = 0;
+  std::optional<Mode> mode;  // nullopt: no tenant
+  size_t tenants = 0;
+  ContextCost context;
+  // Why no promise is made on this GPU at all: another daemon owns its ledger,
+  // or it does not answer. Then `closed_error` says so; else its message is empty.
+  Error closed_error;
+
+  bool Closed() const { return !closed_error.message.empty(); }
+  // What the GPU could promise if it were empty.
+  uint64_t UsableBytes() const { return total_bytes > reserve_bytes ? total_bytes - reserve_bytes : 0; }
+};
+
+struct Wait {
+  std::string reason;
+  // The GPUs that this request may be given once it fits: those behind it in
+  // the queue leave them alone, so that it cannot be overtaken for ever.
+  std::set<gpu::Uuid> wants;
+};
+
+using Decision = std::variant<Placement, Wait, Error>;
+
+// `taken` are GPUs that requests ahead in the queue wait for: they count as not
+// fitting now.
+//
+// Refused for good (Error): kNotFound for a GPU that is not here, kUnsupported
+// for what no mode here keeps, kDenied for what no GPU here could ever promise,
+// for less than a context needs, and for GPUs of another daemon.
+Decision Admit(const Request& request, const std::vector<GpuSnapshot>& gpus,
+               const std::set<gpu::Uuid>& taken);
+
+// Where the bytes of a GPU are: "7.4 GiB can be promised (61.2 of 139.8 GiB
+// guaranteed, 0.9 GiB held by unmanaged pid 812)".
+std::string DescribeRoom(const GpuSnapshot& gpu);
+
+}  // namespace gpumux::core

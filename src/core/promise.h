@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a tenant asks for, and what it is promised.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "base/units.h"
+#include "gpu/uuid.h"
+
+namespace gpumux::core {
+
+// How a GPU is shared. A GPU has one mode at a time, and none while it is empty.
+enum class Mode { kExclusive, kTimeslice };
+std::string_view Name(Mode mode);
+
+enum class Isolation {
+  kNone,   // a neighbour's GPU fault may end this tenant
+  kFault,  // it may not
+  kFull,   // nor may a neighbour's load slow it down
+};
+std::string_view Name(Isolation isolation);
+
+// Requests that no GPU state could make sensible are turned away where they are
+// parsed; what is here is well-formed.
+struct Request {
+  uint64_t id = 0;  // ascending in order of arrival
+  std::string name;
+  std::optional<MemorySize> mem;        // nullopt: no guarantee
+  std::optional<MemorySize> mem_limit;  // nullopt: same as `mem`
+  unsigned gpu_count = 1;               // of any GPUs; if `gpu_list` is empty
+  std::vector<std::string> gpu_list;    // exactly these: an index, a UUID or the beginning of one
+  std::optional<Mode> mode;             // nullopt: auto
+  Isolation isolation = Isolation::kFault;
+};
+
+// A tenant's part of one GPU.
+struct Share {
+  gpu::Uuid gpu;
+  uint64_t guaranteed_bytes = 0;
+  std::optional<uint64_t> limit_bytes;  // nullopt: whatever is promisable
+};
+
+struct Placement {
+  Mode mode = Mode::kTimeslice;
+  std::string mode_reason;  // one line, for the user
+  std::vector<Share> shares;
+};
+
+// Bytes on a GPU of `usable_bytes`: a ratio is of what can be promised on an
+// empty GPU, not of the physical size.
+uint64_t BytesOf(const MemorySize& size, uint64_t usable_bytes);
+
+}  // namespace gpumux::core
