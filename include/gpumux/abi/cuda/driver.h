@@ -19,6 +19,7 @@ namespace gpumux::cuda {
 
 using CUdevice = int;
 using CUdeviceptr = unsigned long long;
+using CUdeviceptr_v1 = unsigned;  // of entry points older than CUDA 3.2
 using CUmemGenericAllocationHandle = unsigned long long;
 using cuuint32_t = uint32_t;
 using cuuint64_t = uint64_t;

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "guard/credit.h"
+
+#include "guard/session.h"
+
+namespace gpumux::guard {
+
+namespace {
+
+bool TakeFromCredit(gpumux_process_gpu* g, uint64_t bytes) {
+  int64_t free = __atomic_load_n(&g->credit_free_bytes, __ATOMIC_SEQ_CST);
+  while (free >= 0 && static_cast<uint64_t>(free) >= bytes) {
+    if (__atomic_compare_exchange_n(&g->credit_free_bytes, &free, free - static_cast<int64_t>(bytes), false,
+                                    __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// No daemon answers: the rule of gpumux_tenant_page. The limits page keeps what
+// was granted last, so the sum over all processes stays within the limit.
+bool TakeAsOrphan(int slot, uint64_t bytes) {
+  const gpumux_gpu_limit& limit = Limits()->gpus[slot];
+  const uint64_t limit_bytes = __atomic_load_n(&limit.limit_bytes, __ATOMIC_SEQ_CST);
+  const uint64_t granted = __atomic_load_n(&limit.granted_bytes, __ATOMIC_SEQ_CST);
+  uint64_t* taken = &TenantPage()->orphan_taken_bytes[slot];
+  uint64_t now = __atomic_load_n(taken, __ATOMIC_SEQ_CST);
+  for (;;) {
+    if (granted > limit_bytes || now > limit_bytes - granted || bytes > limit_bytes - granted - now) return false;
+    if (__atomic_compare_exchange_n(taken, &now, now + bytes, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) return true;
+  }
+}
+
+void CountRefusal(uint64_t* counter, gpumux_process_gpu* g, uint64_t bytes) {
+  __atomic_add_fetch(counter, 1, __ATOMIC_RELAXED);
+  __atomic_store_n(&g->last_refused_bytes, bytes, __ATOMIC_RELAXED);
+}
+
+// Reserve() without the counting: for bytes that the driver took already.
+bool TryReserve(int slot, uint64_t bytes, bool* device_full) {
+  *device_full = false;
+  const uint32_t state = __atomic_load_n(&Limits()->state, __ATOMIC_RELAXED);
+  if (state == GPUMUX_STATE_RUNNING && TakeFromCredit(Counters(slot), bytes)) return true;
+  CreditAnswer answer = {};
+  if (!RequestCredit(slot, bytes, &answer)) return state == GPUMUX_STATE_RUNNING && TakeAsOrphan(slot, bytes);
+  *device_full = answer.device_full;
+  return answer.granted;
+}
+
+}  // namespace
+
+bool Reserve(int slot, uint64_t bytes) {
+  bool device_full;
+  if (TryReserve(slot, bytes, &device_full)) return true;
+  gpumux_process_gpu* g = Counters(slot);
+  CountRefusal(device_full ? &g->refused_device_full : &g->refused_own_limit, g, bytes);
+  return false;
+}
+
+void Commit(int slot, uint64_t bytes) {
+  gpumux_process_gpu* g = Counters(slot);
+  const uint64_t now = __atomic_add_fetch(&g->committed_bytes, bytes, __ATOMIC_SEQ_CST);
+  uint64_t peak = __atomic_load_n(&g->peak_bytes, __ATOMIC_RELAXED);
+  while (peak < now &&
+         !__atomic_compare_exchange_n(&g->peak_bytes, &peak, now, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
+}
+
+void Cancel(int slot, uint64_t bytes) {
+  __atomic_add_fetch(&Counters(slot)->credit_free_bytes, static_cast<int64_t>(bytes), __ATOMIC_SEQ_CST);
+}
+
+void Release(int slot, uint64_t bytes) {
+  gpumux_process_gpu* g = Counters(slot);
+  __atomic_sub_fetch(&g->committed_bytes, bytes, __ATOMIC_SEQ_CST);
+  __atomic_add_fetch(&g->credit_free_bytes, static_cast<int64_t>(bytes), __ATOMIC_SEQ_CST);
+}
+
+void ForceCommit(int slot, uint64_t bytes) {
+  bool device_full;
+  if (!TryReserve(slot, bytes, &device_full)) Cancel(slot, -bytes);
+  Commit(slot, bytes);
+}
+
+void CountDeviceFull(int slot, uint64_t bytes) {
+  gpumux_process_gpu* g = Counters(slot);
+  CountRefusal(&g->refused_device_full, g, bytes);
+}
+
+}  // namespace gpumux::guard

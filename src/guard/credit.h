@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stdint.h>
+
+namespace gpumux::guard {
+
+// Bytes of the tenant's promise, from this process's side: reserve before the
+// driver is called, then commit or cancel. The protocol is in
+// include/gpumux/abi/pages.h; slots are those of session.h.
+//
+// Threads: any. Reserve() may wait for the daemon (bounded, see session.cc);
+// the others never block.
+
+// True: `bytes` may be taken. False: refused; counted with its cause.
+bool Reserve(int slot, uint64_t bytes);
+void Commit(int slot, uint64_t bytes);
+void Cancel(int slot, uint64_t bytes);
+// Gives back committed bytes.
+void Release(int slot, uint64_t bytes);
+// The driver took more than was reserved: charged in any case. The tenant's
+// free credit may become negative, which the daemon counts as use.
+void ForceCommit(int slot, uint64_t bytes);
+// The driver itself said that the device is full.
+void CountDeviceFull(int slot, uint64_t bytes);
+
+}  // namespace gpumux::guard

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stddef.h>
+
+namespace gpumux::guard {
+
+// What the dynamic loader has in memory, read from the objects' own tables.
+// The guard exports `dlsym` and `dlvsym` itself, so it cannot call them to find
+// the C library's; glibc-private names for that purpose come and go between
+// releases. Reading the tables works on every glibc since 2.17.
+
+// Address of `symbol` in the first loaded object whose file name starts with
+// `file_prefix` ("libc.so"), or null. Any version of the symbol will do.
+void* FindSymbol(const char* file_prefix, const char* symbol);
+
+// Path of the loaded object whose file name starts with `file_prefix`, copied
+// into `out`; false if there is none.
+bool FindObject(const char* file_prefix, char* out, size_t out_bytes);
+
+// Whether `address` lies in a loaded object whose file name starts with `file_prefix`.
+bool InObject(const void* address, const char* file_prefix);
+
+}  // namespace gpumux::guard

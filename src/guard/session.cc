@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "guard/session.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "gpumux/abi/session.h"
+#include "guard/allocations.h"
+#include "guard/driver.h"
+#include "guard/lock.h"
+
+namespace gpumux::guard {
+
+constinit State g_state = State::kIdle;
+
+namespace {
+
+// A request may be parked by the daemon for 2 s until its siblings' calls are
+// settled; beyond twice that the daemon hangs.
+constexpr int kReplyTimeoutSeconds = 5;
+constexpr uint64_t kReconnectIntervalNs = 1'000'000'000;
+constexpr int kMaxOrdinals = 64;
+// Programs close the descriptors they know (3 to some small number) when they
+// become a daemon; a high number survives most of that.
+constexpr int kLowestDescriptor = 500;
+
+struct Session {
+  Lock attach_lock;
+  Lock request_lock;
+  int fd;
+  uint64_t fd_inode;  // to notice that the program closed our descriptor and reused its number
+  uint32_t next_request_id;
+  uint64_t last_reconnect_ns;
+  const gpumux_limits_page* limits;
+  gpumux_tenant_page* tenant;
+  gpumux_process_page* process;
+  int gpu_count;
+  int slot_of_ordinal[kMaxOrdinals];
+  int ordinal_count;
+  bool fork_handler_set;
+};
+constinit Session s = {};
+
+uint64_t NowNs() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(t.tv_nsec);
+}
+
+void SetState(State state) { __atomic_store_n(&g_state, state, __ATOMIC_RELEASE); }
+
+// fstat() has a symbol version above the glibc floor. The layout of what the
+// system call fills is the kernel's stat: st_dev, then st_ino, on x86-64.
+uint64_t InodeOf(int fd) {
+  uint64_t raw[32] = {};
+  if (syscall(SYS_fstat, fd, raw) != 0) return 0;
+  return raw[1];
+}
+
+bool SocketIsOurs() { return s.fd > 0 && InodeOf(s.fd) == s.fd_inode; }
+
+// Under request_lock.
+void LoseConnection() {
+  if (SocketIsOurs()) close(s.fd);
+  s.fd = -1;
+  if (CurrentState() == State::kInForce) SetState(State::kOrphan);
+}
+
+bool Send(int fd, uint16_t type, uint32_t id, const void* payload, uint32_t bytes) {
+  gpumux_frame frame = {GPUMUX_SESSION_MAGIC, GPUMUX_SESSION_VERSION, type, bytes, id};
+  iovec parts[2] = {{&frame, sizeof frame}, {const_cast<void*>(payload), bytes}};
+  msghdr message = {};
+  message.msg_iov = parts;
+  message.msg_iovlen = 2;
+  ssize_t n;
+  do {
+    n = sendmsg(fd, &message, MSG_NOSIGNAL);
+  } while (n < 0 && errno == EINTR);
+  return n == static_cast<ssize_t>(sizeof frame + bytes);
+}
+
+// Receives the frame that answers `id`. Returns its type, 0 on failure.
+// Descriptors beyond `max_fds` or of other frames are closed.
+uint16_t Receive(int fd, uint32_t id, void* payload, uint32_t capacity, uint32_t* payload_bytes, int* fds, int max_fds,
+                 int* fd_count) {
+  for (int tries = 0; tries < 64; tries++) {
+    gpumux_frame frame = {};
+    iovec parts[2] = {{&frame, sizeof frame}, {payload, capacity}};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * 8)];
+    msghdr message = {};
+    message.msg_iov = parts;
+    message.msg_iovlen = 2;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    ssize_t n;
+    do {
+      n = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+    } while (n < 0 && errno == EINTR);
+    int received[8];
+    int count = 0;
+    if (n >= 0) {
+      for (cmsghdr* c = CMSG_FIRSTHDR(&message); c; c = CMSG_NXTHDR(&message, c)) {
+        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+        count = static_cast<int>((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+        memcpy(received, CMSG_DATA(c), sizeof(int) * static_cast<size_t>(count));
+      }
+    }
+    const bool whole = n >= static_cast<ssize_t>(sizeof frame) && frame.magic == GPUMUX_SESSION_MAGIC &&
+                       frame.version == GPUMUX_SESSION_VERSION &&
+                       frame.payload_bytes == static_cast<uint32_t>(n) - sizeof frame &&
+                       !(message.msg_flags & (MSG_TRUNC | MSG_CTRUNC));
+    const bool wanted = whole && frame.request_id == id;
+    for (int i = 0; i < count; i++) {
+      if (wanted && fds && i < max_fds) {
+        fds[i] = received[i];
+      } else {
+        close(received[i]);
+      }
+    }
+    if (fd_count) *fd_count = wanted && fds ? (count < max_fds ? count : max_fds) : 0;
+    if (!whole) return 0;
+    if (!wanted) continue;
+    *payload_bytes = frame.payload_bytes;
+    return frame.type;
+  }
+  return 0;
+}
+
+int Connect() {
+  const char* path = getenv(GPUMUX_ENV_SESSION);
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (!path || strlen(path) >= sizeof address.sun_path) return -1;
+  memcpy(address.sun_path, path, strlen(path) + 1);
+  int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  if (fd < 0) return -1;
+  timeval timeout = {kReplyTimeoutSeconds, 0};
+  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
+  setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
+  int r;
+  do {
+    r = connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address);
+  } while (r < 0 && errno == EINTR);
+  if (r < 0) {
+    close(fd);
+    return -1;
+  }
+  int high = fcntl(fd, F_DUPFD_CLOEXEC, kLowestDescriptor);
+  if (high >= 0) {
+    close(fd);
+    fd = high;
+  }
+  return fd;
+}
+
+void* Map(int fd, int protection) {
+  void* p = mmap(nullptr, GPUMUX_PAGE_BYTES, protection, MAP_SHARED, fd, 0);
+  if (p == MAP_FAILED) return nullptr;
+  // The child of a fork is another process: it must not touch these counters.
+  madvise(p, GPUMUX_PAGE_BYTES, MADV_DONTFORK);
+  return p;
+}
+
+// Says hello on `fd` and takes what comes back. `resumed` says that the pages
+// are those that this process has already.
+bool Greet(int fd, gpumux_guard_welcome* welcome, int fds[3]) {
+  gpumux_guard_hello hello = {};
+  hello.pages_version = GPUMUX_PAGES_VERSION;
+  hello.ns_pid = static_cast<int32_t>(getpid());
+  if (const char* hint = getenv(GPUMUX_ENV_TENANT)) strncpy(hello.tenant_hint, hint, sizeof hello.tenant_hint - 1);
+  const uint32_t id = ++s.next_request_id;
+  if (!Send(fd, GPUMUX_GUARD_HELLO, id, &hello, sizeof hello)) return false;
+  char payload[sizeof(gpumux_refused) + sizeof(gpumux_guard_welcome)];
+  uint32_t bytes = 0;
+  int count = 0;
+  const uint16_t type = Receive(fd, id, payload, sizeof payload, &bytes, fds, 3, &count);
+  memcpy(welcome, payload, sizeof *welcome);
+  if (type == GPUMUX_GUARD_WELCOME && bytes == sizeof *welcome && count == 3 &&
+      welcome->pages_version == GPUMUX_PAGES_VERSION && welcome->gpu_count <= GPUMUX_MAX_GPUS) {
+    return true;
+  }
+  for (int i = 0; i < count; i++) close(fds[i]);
+  return false;
+}
+
+bool MapPages(const int fds[3]) {
+  auto* limits = static_cast<gpumux_limits_page*>(Map(fds[0], PROT_READ));
+  auto* tenant = static_cast<gpumux_tenant_page*>(Map(fds[1], PROT_READ | PROT_WRITE));
+  auto* process = static_cast<gpumux_process_page*>(Map(fds[2], PROT_READ | PROT_WRITE));
+  if (!limits || !tenant || !process || limits->magic != GPUMUX_LIMITS_MAGIC ||
+      limits->version != GPUMUX_PAGES_VERSION || tenant->magic != GPUMUX_TENANT_MAGIC ||
+      process->magic != GPUMUX_PROCESS_MAGIC) {
+    if (limits) munmap(limits, GPUMUX_PAGE_BYTES);
+    if (tenant) munmap(tenant, GPUMUX_PAGE_BYTES);
+    if (process) munmap(process, GPUMUX_PAGE_BYTES);
+    return false;
+  }
+  s.limits = limits;
+  s.tenant = tenant;
+  s.process = process;
+  return true;
+}
+
+// Which ordinal is which GPU: asked once, since CUDA_VISIBLE_DEVICES is read by
+// cuInit alone.
+void MapOrdinals() {
+  s.ordinal_count = 0;
+  int count = 0;
+  if (!Real().cuDeviceGetCount || Real().cuDeviceGetCount(&count) != cuda::CUDA_SUCCESS) return;
+  if (count > kMaxOrdinals) count = kMaxOrdinals;
+  for (int i = 0; i < count; i++) {
+    s.slot_of_ordinal[i] = kNotOurs;
+    cuda::CUdevice device = 0;
+    cuda::CUuuid uuid = {};
+    if (Real().cuDeviceGet(&device, i) != cuda::CUDA_SUCCESS) continue;
+    auto* get_uuid = Real().cuDeviceGetUuid_v2 ? Real().cuDeviceGetUuid_v2 : Real().cuDeviceGetUuid;
+    if (!get_uuid || get_uuid(&uuid, device) != cuda::CUDA_SUCCESS) continue;
+    if (device >= 0 && device < kMaxOrdinals) {
+      s.slot_of_ordinal[device] = SlotOfUuid(reinterpret_cast<const uint8_t*>(uuid.bytes));
+    }
+  }
+  __atomic_store_n(&s.ordinal_count, count, __ATOMIC_RELEASE);
+}
+
+void InForkedChild() {
+  // The pages are not mapped here (MADV_DONTFORK) and the connection is the
+  // parent's. CUDA itself does not work in this child if the parent had
+  // initialised it; if not, the child attaches as a process of its own.
+  s.attach_lock.Reset();
+  s.request_lock.Reset();
+  if (SocketIsOurs()) close(s.fd);
+  s.fd = -1;
+  s.limits = nullptr;
+  s.tenant = nullptr;
+  s.process = nullptr;
+  s.ordinal_count = 0;
+  ForgetAllAllocations();
+  SetState(State::kIdle);
+}
+
+// One request and its reply, under request_lock. False: the connection is gone.
+bool Call(uint16_t type, const void* request, uint32_t request_bytes, uint16_t reply_type, void* reply,
+          uint32_t reply_bytes) {
+  if (s.fd > 0 && !SocketIsOurs()) s.fd = -1;  // the program closed it
+  if (s.fd <= 0) {
+    const uint64_t now = NowNs();
+    if (now - s.last_reconnect_ns < kReconnectIntervalNs) {
+      LoseConnection();
+      return false;
+    }
+    s.last_reconnect_ns = now;
+    int fd = Connect();
+    gpumux_guard_welcome welcome;
+    int fds[3];
+    bool ours = fd >= 0 && Greet(fd, &welcome, fds);
+    if (ours) {
+      for (int f : fds) close(f);
+      ours = welcome.resumed == 1;
+    }
+    if (!ours) {
+      if (fd >= 0) close(fd);
+      LoseConnection();
+      return false;
+    }
+    s.fd = fd;
+    s.fd_inode = InodeOf(fd);
+    SetState(State::kInForce);
+  }
+  const uint32_t id = ++s.next_request_id;
+  if (!Send(s.fd, type, id, request, request_bytes)) {
+    LoseConnection();
+    return false;
+  }
+  if (reply_type == 0) return true;
+  char payload[sizeof(gpumux_refused)];
+  uint32_t bytes = 0;
+  const uint16_t got = Receive(s.fd, id, payload, sizeof payload, &bytes, nullptr, 0, nullptr);
+  if (got != reply_type || bytes != reply_bytes) {
+    LoseConnection();
+    return false;
+  }
+  memcpy(reply, payload, reply_bytes);
+  return true;
+}
+
+}  // namespace
+
+State Attach() {
+  State state = CurrentState();
+  if (state != State::kIdle) return state;
+  Held held(s.attach_lock);
+  state = CurrentState();
+  if (state != State::kIdle) return state;
+
+  const int saved_errno = errno;
+  const char* strict = getenv(GPUMUX_ENV_STRICT);
+  const bool is_strict = strict && strict[0] == '1';
+  State result = State::kOff;
+  if (getenv(GPUMUX_ENV_SESSION)) {
+    if (is_strict) result = State::kRefused;
+    int fd = Connect();
+    gpumux_guard_welcome welcome;
+    int fds[3];
+    if (fd >= 0 && Greet(fd, &welcome, fds)) {
+      if (MapPages(fds)) {
+        s.fd = fd;
+        s.fd_inode = InodeOf(fd);
+        s.gpu_count = static_cast<int>(welcome.gpu_count);
+        fd = -1;
+        s.process->pid = static_cast<int32_t>(getpid());
+        if (!s.fork_handler_set) {
+          s.fork_handler_set = true;
+          pthread_atfork(nullptr, nullptr, InForkedChild);
+        }
+        __atomic_or_fetch(&s.process->flags, GPUMUX_GUARD_IN_FORCE, __ATOMIC_SEQ_CST);
+        result = State::kInForce;
+      }
+      for (int f : fds) close(f);
+    }
+    if (fd >= 0) close(fd);
+  }
+  SetState(result);
+  errno = saved_errno;
+  return result;
+}
+
+const gpumux_limits_page* Limits() { return s.limits; }
+gpumux_tenant_page* TenantPage() { return s.tenant; }
+gpumux_process_gpu* Counters(int slot) { return &s.process->gpus[slot]; }
+
+int SlotOfUuid(const uint8_t uuid[16]) {
+  for (int i = 0; i < s.gpu_count; i++) {
+    if (memcmp(s.limits->gpus[i].uuid, uuid, 16) == 0) return i;
+  }
+  return kNotOurs;
+}
+
+int SlotOfDevice(cuda::CUdevice device) {
+  if (__atomic_load_n(&s.ordinal_count, __ATOMIC_ACQUIRE) == 0) {
+    Held held(s.attach_lock);
+    if (s.ordinal_count == 0) MapOrdinals();
+  }
+  if (device < 0 || device >= s.ordinal_count) return kNoDevice;
+  return s.slot_of_ordinal[device];
+}
+
+int SlotOfCurrentContext() {
+  cuda::CUdevice device;
+  if (!Real().cuCtxGetDevice || Real().cuCtxGetDevice(&device) != cuda::CUDA_SUCCESS) return kNoDevice;
+  return SlotOfDevice(device);
+}
+
+bool RequestCredit(int slot, uint64_t bytes, CreditAnswer* answer) {
+  gpumux_credit_request request = {static_cast<uint32_t>(slot), 0, bytes};
+  gpumux_credit_reply reply;
+  Held held(s.request_lock);
+  if (!Call(GPUMUX_CREDIT_REQUEST, &request, sizeof request, GPUMUX_CREDIT_REPLY, &reply, sizeof reply)) return false;
+  answer->granted = reply.granted == 1;
+  answer->device_full = reply.reason == GPUMUX_REASON_DEVICE_FULL;
+  return true;
+}
+
+bool RequestMemoryInfo(int slot, MemoryAnswer* answer) {
+  gpumux_memory_info_request request = {static_cast<uint32_t>(slot), 0};
+  gpumux_memory_info reply;
+  Held held(s.request_lock);
+  if (!Call(GPUMUX_MEMORY_INFO_REQUEST, &request, sizeof request, GPUMUX_MEMORY_INFO, &reply, sizeof reply)) {
+    return false;
+  }
+  *answer = {reply.total_bytes, reply.used_bytes, reply.free_bytes};
+  return true;
+}
+
+bool RequestContext(int slot, bool* granted) {
+  gpumux_context_request request = {static_cast<uint32_t>(slot), 0};
+  gpumux_context_reply reply;
+  Held held(s.request_lock);
+  if (!Call(GPUMUX_CONTEXT_REQUEST, &request, sizeof request, GPUMUX_CONTEXT_REPLY, &reply, sizeof reply)) return false;
+  *granted = reply.granted == 1;
+  return true;
+}
+
+void NoticeContexts(int slot, uint32_t contexts) {
+  __atomic_store_n(&s.process->gpus[slot].contexts, contexts, __ATOMIC_RELAXED);
+  gpumux_context_notice notice = {static_cast<uint32_t>(slot), contexts};
+  Held held(s.request_lock);
+  Call(GPUMUX_CONTEXT_NOTICE, &notice, sizeof notice, 0, nullptr, 0);
+}
+
+}  // namespace gpumux::guard

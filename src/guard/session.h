@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stdint.h>
+
+#include "gpumux/abi/cuda/driver.h"
+#include "gpumux/abi/pages.h"
+
+namespace gpumux::guard {
+
+// This process's session with gpumuxd: the connection, the three pages, and
+// which device ordinal is which of the tenant's GPUs.
+//
+//            Attach() fails            hang-up, time-out
+//   kIdle ───────────────▶ kOff ┐     ┌───────────────▶ kOrphan
+//     │  no GPUMUX_SESSION      │     │                   │ a request, at most
+//     │                         │     │                   │ once a second
+//     └──── Attach() ──────▶ kInForce ◀───────────────────┘ reconnects
+//
+//   kOff      nothing is guarded; every wrapper passes straight through
+//   kInForce  limits hold; requests go to the daemon
+//   kOrphan   limits hold; no daemon answers, so bytes beyond local credit are
+//             taken under the rule of gpumux_tenant_page
+//   kRefused  as kOff, but the tenant is strict: cuInit fails
+//
+// Threads: any. One request is under way at a time.
+enum class State : uint32_t { kIdle = 0, kInForce = 1, kOrphan = 2, kOff = 3, kRefused = 4 };
+
+extern constinit State g_state;
+
+inline State CurrentState() { return __atomic_load_n(&g_state, __ATOMIC_ACQUIRE); }
+inline bool InForce() {
+  const State s = CurrentState();
+  return s == State::kInForce || s == State::kOrphan;
+}
+
+// Connects, once a process (again after a fork). Returns the state reached.
+State Attach();
+
+const gpumux_limits_page* Limits();
+gpumux_tenant_page* TenantPage();
+// The process's counters of one of its GPUs.
+gpumux_process_gpu* Counters(int slot);
+
+// No slot: the tenant has no promise on that GPU (kNotOurs), or there is no
+// such device or no current context (kNoDevice: the driver shall say so).
+inline constexpr int kNoDevice = -1;
+inline constexpr int kNotOurs = -2;
+int SlotOfDevice(cuda::CUdevice device);
+int SlotOfCurrentContext();
+int SlotOfUuid(const uint8_t uuid[16]);
+
+// Requests. False: no daemon answered (the state is kOrphan then).
+struct CreditAnswer {
+  bool granted;
+  bool device_full;
+};
+bool RequestCredit(int slot, uint64_t bytes, CreditAnswer* answer);
+struct MemoryAnswer {
+  uint64_t total, used, free;
+};
+bool RequestMemoryInfo(int slot, MemoryAnswer* answer);
+bool RequestContext(int slot, bool* granted);
+void NoticeContexts(int slot, uint32_t contexts);
+
+}  // namespace gpumux::guard

@@ -1,0 +1,387 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Stream-ordered memory and pools. One pool, as its charge moves:
+//
+//   alloc      reserve the largest step it may grow by ─▶ driver ─▶ read what
+//              the pool reserves now ─▶ commit the difference, cancel the rest
+//   free       the pool keeps the memory
+//   synchronise, trim, threshold, destroy
+//              the pool may have given memory back: read it again
+//
+// While any pool holds memory, the synchronising calls are followed by that
+// reading (40 ns a pool on an H200); otherwise they cost one load.
+#include "guard/streams.h"
+
+#include "guard/credit.h"
+#include "guard/driver.h"
+#include "guard/lock.h"
+#include "guard/rounding.h"
+#include "guard/session.h"
+#include "guard/wrappers.h"
+
+namespace gpumux::guard {
+
+namespace {
+
+struct Pool {
+  CUmemoryPool handle;
+  uint64_t charged;  // what it reserved when it was read last
+  uint64_t live;     // allocations not freed yet
+  int16_t slot;      // kNotOurs for memory that is not on a device
+  bool destroyed;    // the handle is void; the memory lives until `live` is 0
+};
+
+constinit Lock g_lock;  // held across the driver's call, so that two growths are told apart
+// By an id of ours: a destroyed pool with live allocations outlasts its handle,
+// which the driver may give to the next pool.
+constinit KeyMap<Pool> g_pools;
+constinit KeyMap<uint64_t> g_id_of_handle;
+constinit uint64_t g_next_id = 1;
+// Pools with a charge, plus one while plain memory waits for a synchronise.
+constinit uint32_t g_to_refresh = 0;
+// Plain memory that was freed in stream order: the driver has it until the next
+// synchronise.
+constinit uint64_t g_pending[GPUMUX_MAX_GPUS] = {};
+constinit bool g_any_pending = false;
+
+bool ReadReserved(CUmemoryPool pool, uint64_t* bytes) {
+  cuuint64_t value = 0;
+  if (!Real().cuMemPoolGetAttribute ||
+      Real().cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &value) != CUDA_SUCCESS) {
+    return false;
+  }
+  *bytes = value;
+  return true;
+}
+
+void SetCharged(Pool* pool, uint64_t bytes) {
+  if ((pool->charged == 0) != (bytes == 0)) {
+    __atomic_add_fetch(&g_to_refresh, bytes ? 1 : -1, __ATOMIC_RELAXED);
+  }
+  pool->charged = bytes;
+}
+
+// Under g_lock. The pool reserves `now`; `reserved` bytes of credit were taken
+// for its growth.
+void Settle(Pool* pool, uint64_t now, uint64_t reserved) {
+  const uint64_t grown = now > pool->charged ? now - pool->charged : 0;
+  if (grown <= reserved) {
+    if (grown) Commit(pool->slot, grown);
+    if (reserved > grown) Cancel(pool->slot, reserved - grown);
+  } else {
+    Commit(pool->slot, reserved);
+    ForceCommit(pool->slot, grown - reserved);
+  }
+  if (now < pool->charged) Release(pool->slot, pool->charged - now);
+  SetCharged(pool, now);
+}
+
+// Under g_lock.
+void RefreshOne(Pool* pool) {
+  if (pool->charged == 0) return;
+  uint64_t now = 0;
+  if (pool->destroyed) {
+    now = pool->live ? pool->charged : 0;
+  } else if (!ReadReserved(pool->handle, &now)) {
+    now = 0;  // gone with its device
+  }
+  if (now != pool->charged) Settle(pool, now, 0);
+}
+
+// Under g_lock.
+void RefreshAll() {
+  g_pools.EraseIf([](uint64_t, Pool& pool) {
+    RefreshOne(&pool);
+    return pool.destroyed && pool.live == 0;
+  });
+  if (!g_any_pending) return;
+  g_any_pending = false;
+  __atomic_sub_fetch(&g_to_refresh, 1, __ATOMIC_RELAXED);
+  for (int slot = 0; slot < GPUMUX_MAX_GPUS; slot++) {
+    if (g_pending[slot]) Release(slot, g_pending[slot]);
+    g_pending[slot] = 0;
+  }
+}
+
+void ReleaseAtSynchronise(int slot, uint64_t bytes) {
+  Held held(g_lock);
+  g_pending[slot] += bytes;
+  if (!g_any_pending) {
+    g_any_pending = true;
+    __atomic_add_fetch(&g_to_refresh, 1, __ATOMIC_RELAXED);
+  }
+}
+
+void AfterSynchronise() {
+  if (__atomic_load_n(&g_to_refresh, __ATOMIC_RELAXED) == 0 || !InForce()) return;
+  Held held(g_lock);
+  RefreshAll();
+}
+
+// Under g_lock. The pool behind a handle, made known with `slot` if it is new.
+Pool* Known(CUmemoryPool handle, int slot, uint64_t* id_out = nullptr) {
+  const uint64_t* id = g_id_of_handle.Insert(reinterpret_cast<uint64_t>(handle), g_next_id);
+  if (!id) return nullptr;
+  if (*id == g_next_id) g_next_id++;
+  if (id_out) *id_out = *id;
+  return g_pools.Insert(*id, Pool{handle, 0, 0, static_cast<int16_t>(slot), false});
+}
+
+Pool* FindByHandle(CUmemoryPool handle) {
+  const uint64_t* id = g_id_of_handle.Find(reinterpret_cast<uint64_t>(handle));
+  return id ? g_pools.Find(*id) : nullptr;
+}
+
+// Not capturing, and sure of it: what is captured takes memory when the graph
+// runs, and nothing now.
+bool Capturing(CUresult (*query)(CUstream, CUstreamCaptureStatus*), CUstream stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return query && (query(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE);
+}
+
+// Makes room for a growth by `growth`, giving back what this pool keeps unused
+// if that is what it takes.
+bool ReserveGrowth(CUmemoryPool handle, Pool* pool, uint64_t growth) {
+  if (Reserve(pool->slot, growth)) return true;
+  const uint64_t before = pool->charged;
+  RefreshAll();  // erases destroyed pools only, and this one is not
+  if (Real().cuMemPoolTrimTo) Real().cuMemPoolTrimTo(handle, 0);
+  RefreshOne(pool);
+  return pool->charged < before && Reserve(pool->slot, growth);
+}
+
+bool MayFitInside(CUmemoryPool handle, const Pool& pool, uint64_t bytes) {
+  cuuint64_t used = 0;
+  return Real().cuMemPoolGetAttribute &&
+         Real().cuMemPoolGetAttribute(handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used) == CUDA_SUCCESS &&
+         pool.charged >= used && pool.charged - used >= bytes;
+}
+
+template <typename Call, typename FreeCall, typename SyncCall>
+CUresult AllocateFrom(CUmemoryPool handle, int slot, uint64_t bytes, CUdeviceptr* address, Call&& call,
+                      FreeCall&& free_call, SyncCall&& sync_call) {
+  Held held(g_lock);
+  uint64_t id = 0;
+  Pool* pool = Known(handle, slot, &id);
+  if (!pool || pool->slot < 0) return call();
+  const uint64_t growth = RoundUp(bytes, kPoolGrowthBytes);
+  uint64_t reserved = 0;
+  if (ReserveGrowth(handle, pool, growth)) {
+    reserved = growth;
+  } else if (!MayFitInside(handle, *pool, bytes)) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  const CUresult r = call();
+  uint64_t now = pool->charged;
+  ReadReserved(handle, &now);
+  if (r == CUDA_SUCCESS && reserved == 0 && now > pool->charged) {
+    // It did not fit inside after all. Undo: the growth is nobody's to give.
+    free_call(*address);
+    sync_call();
+    if (Real().cuMemPoolTrimTo) Real().cuMemPoolTrimTo(handle, static_cast<size_t>(pool->charged));
+    ReadReserved(handle, &now);
+    Settle(pool, now, 0);
+    *address = 0;
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  Settle(pool, now, reserved);
+  if (r == CUDA_SUCCESS) {
+    pool->live++;
+    Remember(*address, {0, id, nullptr, pool->slot, Family::kStream});
+  } else if (r == CUDA_ERROR_OUT_OF_MEMORY) {
+    CountDeviceFull(pool->slot, growth);
+  }
+  return r;
+}
+
+template <typename IsCapturing, typename Call, typename FreeCall, typename SyncCall>
+CUresult AllocateAsync(CUdeviceptr* ptr, size_t bytes, IsCapturing&& capturing, Call&& call, FreeCall&& free_call,
+                       SyncCall&& sync_call) {
+  if (!InForce() || !ptr || bytes == 0 || bytes >= kAbsurdBytes || capturing()) return call();
+  const int slot = SlotOfCurrentContext();
+  if (slot == kNoDevice) return call();
+  if (slot == kNotOurs) return CUDA_ERROR_OUT_OF_MEMORY;
+  CUdevice device = 0;
+  CUmemoryPool pool = nullptr;
+  if (Real().cuCtxGetDevice(&device) != CUDA_SUCCESS || !Real().cuDeviceGetMemPool ||
+      Real().cuDeviceGetMemPool(&pool, device) != CUDA_SUCCESS) {
+    return call();  // the driver has no pools: it will say so
+  }
+  return AllocateFrom(pool, slot, bytes, ptr, call, free_call, sync_call);
+}
+
+template <typename IsCapturing, typename Call, typename FreeCall, typename SyncCall>
+CUresult AllocateFromPool(CUdeviceptr* ptr, size_t bytes, CUmemoryPool pool, IsCapturing&& capturing, Call&& call,
+                          FreeCall&& free_call, SyncCall&& sync_call) {
+  if (!InForce() || !ptr || !pool || bytes == 0 || bytes >= kAbsurdBytes || capturing()) return call();
+  const int slot = SlotOfCurrentContext();  // of a pool that is not known yet (a device's own)
+  if (slot == kNoDevice) return call();
+  return AllocateFrom(pool, slot, bytes, ptr, call, free_call, sync_call);
+}
+
+template <typename Call>
+CUresult FreeAsync(CUdeviceptr ptr, Call&& call) {
+  Allocation allocation;
+  if (!InForce() || !Take(ptr, &allocation)) return call();
+  const CUresult r = call();
+  if (allocation.family == Family::kStream) return FreeStreamOrdered(ptr, allocation, r);
+  // Plain memory may be freed in stream order too.
+  if (r != CUDA_SUCCESS) {
+    Remember(ptr, allocation);
+  } else if (allocation.family == Family::kPiece) {
+    if (DropPiece(ptr)) ReleaseAtSynchronise(allocation.slot, kSlabBytes);
+  } else {
+    ReleaseAtSynchronise(allocation.slot, allocation.bytes);
+  }
+  return r;
+}
+
+// Runs `call` on a pool and reads the pool afterwards.
+template <typename Call>
+CUresult OnPool(CUmemoryPool handle, Call&& call) {
+  if (!InForce()) return call();
+  Held held(g_lock);
+  const CUresult r = call();
+  if (Pool* pool = FindByHandle(handle)) RefreshOne(pool);
+  return r;
+}
+
+}  // namespace
+
+CUresult FreeStreamOrdered(CUdeviceptr ptr, const Allocation& allocation, CUresult r) {
+  if (r != CUDA_SUCCESS) {
+    Remember(ptr, allocation);
+    return r;
+  }
+  Held held(g_lock);
+  if (Pool* pool = g_pools.Find(allocation.pool)) {
+    if (pool->live > 0) pool->live--;
+    if (!pool->destroyed) RefreshOne(pool);
+  }
+  return r;
+}
+
+void ForgetPools() {
+  g_lock.Reset();
+  g_pools.Forget();
+  g_id_of_handle.Forget();
+  g_to_refresh = 0;
+  g_any_pending = false;
+  for (auto& bytes : g_pending) bytes = 0;
+}
+
+}  // namespace gpumux::guard
+
+using namespace gpumux::guard;
+
+extern "C" {
+
+CUresult cuMemAllocAsync(CUdeviceptr* ptr, size_t bytes, CUstream stream) {
+  return AllocateAsync(
+      ptr, bytes, [&] { return Capturing(Real().cuStreamIsCapturing, stream); },
+      [&] { return Through(Real().cuMemAllocAsync, ptr, bytes, stream); },
+      [&](CUdeviceptr p) { Through(Real().cuMemFreeAsync, p, stream); },
+      [&] { Through(Real().cuStreamSynchronize, stream); });
+}
+
+CUresult cuMemAllocAsync_ptsz(CUdeviceptr* ptr, size_t bytes, CUstream stream) {
+  return AllocateAsync(
+      ptr, bytes, [&] { return Capturing(Real().cuStreamIsCapturing_ptsz, stream); },
+      [&] { return Through(Real().cuMemAllocAsync_ptsz, ptr, bytes, stream); },
+      [&](CUdeviceptr p) { Through(Real().cuMemFreeAsync_ptsz, p, stream); },
+      [&] { Through(Real().cuStreamSynchronize_ptsz, stream); });
+}
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr* ptr, size_t bytes, CUmemoryPool pool, CUstream stream) {
+  return AllocateFromPool(
+      ptr, bytes, pool, [&] { return Capturing(Real().cuStreamIsCapturing, stream); },
+      [&] { return Through(Real().cuMemAllocFromPoolAsync, ptr, bytes, pool, stream); },
+      [&](CUdeviceptr p) { Through(Real().cuMemFreeAsync, p, stream); },
+      [&] { Through(Real().cuStreamSynchronize, stream); });
+}
+
+CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* ptr, size_t bytes, CUmemoryPool pool, CUstream stream) {
+  return AllocateFromPool(
+      ptr, bytes, pool, [&] { return Capturing(Real().cuStreamIsCapturing_ptsz, stream); },
+      [&] { return Through(Real().cuMemAllocFromPoolAsync_ptsz, ptr, bytes, pool, stream); },
+      [&](CUdeviceptr p) { Through(Real().cuMemFreeAsync_ptsz, p, stream); },
+      [&] { Through(Real().cuStreamSynchronize_ptsz, stream); });
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr ptr, CUstream stream) {
+  return FreeAsync(ptr, [&] { return Through(Real().cuMemFreeAsync, ptr, stream); });
+}
+
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr ptr, CUstream stream) {
+  return FreeAsync(ptr, [&] { return Through(Real().cuMemFreeAsync_ptsz, ptr, stream); });
+}
+
+CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* props) {
+  const CUresult r = Through(Real().cuMemPoolCreate, pool, props);
+  if (r == CUDA_SUCCESS && InForce() && pool && props) {
+    const bool on_device = props->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+    Held held(g_lock);
+    if (Pool* p = Known(*pool, 0)) {
+      p->slot = static_cast<int16_t>(on_device ? SlotOfDevice(props->location.id) : kNotOurs);
+    }
+  }
+  return r;
+}
+
+CUresult cuMemPoolDestroy(CUmemoryPool pool) {
+  auto call = [&] { return Through(Real().cuMemPoolDestroy, pool); };
+  if (!InForce()) return call();
+  Held held(g_lock);
+  const CUresult r = call();
+  uint64_t id = 0;
+  if (r == CUDA_SUCCESS && g_id_of_handle.Erase(reinterpret_cast<uint64_t>(pool), &id)) {
+    Pool* known = g_pools.Find(id);
+    if (known && known->live > 0) {
+      known->destroyed = true;
+    } else if (known) {
+      if (known->charged) Settle(known, 0, 0);
+      g_pools.Erase(id, nullptr);
+    }
+  }
+  return r;
+}
+
+CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
+  return OnPool(pool, [&] { return Through(Real().cuMemPoolTrimTo, pool, keep); });
+}
+
+CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void* value) {
+  return OnPool(pool, [&] { return Through(Real().cuMemPoolSetAttribute, pool, attr, value); });
+}
+
+CUresult cuStreamSynchronize(CUstream stream) {
+  const CUresult r = Through(Real().cuStreamSynchronize, stream);
+  AfterSynchronise();
+  return r;
+}
+
+CUresult cuStreamSynchronize_ptsz(CUstream stream) {
+  const CUresult r = Through(Real().cuStreamSynchronize_ptsz, stream);
+  AfterSynchronise();
+  return r;
+}
+
+CUresult cuEventSynchronize(CUevent event) {
+  const CUresult r = Through(Real().cuEventSynchronize, event);
+  AfterSynchronise();
+  return r;
+}
+
+CUresult cuCtxSynchronize() {
+  const CUresult r = Through(Real().cuCtxSynchronize);
+  AfterSynchronise();
+  return r;
+}
+
+CUresult cuCtxSynchronize_v2(CUcontext ctx) {
+  const CUresult r = Through(Real().cuCtxSynchronize_v2, ctx);
+  AfterSynchronise();
+  return r;
+}
+
+}  // extern "C"

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// The parameter lists of hooks.inc and uses.inc name the driver's types without
+// their namespace; this brings the types in and expands both lists. Included by
+// driver.h inside a struct, where a using-directive is not allowed.
+using CUdevice = cuda::CUdevice;
+using CUdeviceptr = cuda::CUdeviceptr;
+using CUdeviceptr_v1 = cuda::CUdeviceptr_v1;
+using CUcontext = cuda::CUcontext;
+using CUfunction = cuda::CUfunction;
+using CUstream = cuda::CUstream;
+using CUevent = cuda::CUevent;
+using CUgraphExec = cuda::CUgraphExec;
+using CUmemoryPool = cuda::CUmemoryPool;
+using CUmemPoolProps = cuda::CUmemPoolProps;
+using CUmemPool_attribute = cuda::CUmemPool_attribute;
+using CUmemGenericAllocationHandle = cuda::CUmemGenericAllocationHandle;
+using CUmemAllocationProp = cuda::CUmemAllocationProp;
+using CUmemAllocationHandleType = cuda::CUmemAllocationHandleType;
+using CUexecAffinityParam = cuda::CUexecAffinityParam;
+using CUctxCreateParams = cuda::CUctxCreateParams;
+using CUdriverProcAddressQueryResult = cuda::CUdriverProcAddressQueryResult;
+using CUlaunchConfig = cuda::CUlaunchConfig;
+using CUuuid = cuda::CUuuid;
+using CUstreamCaptureStatus = cuda::CUstreamCaptureStatus;
+using cuuint64_t = cuda::cuuint64_t;
+#include "guard/hooks.inc"
+#include "guard/uses.inc"
