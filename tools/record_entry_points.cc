@@ -8,18 +8,14 @@
 // without its _v2, _ptsz or _ptds ending. A name that it answers with an
 // address it does not export is reported on stderr and left out.
 #include <dlfcn.h>
-#include <elf.h>
-#include <link.h>
 
-#include <algorithm>
-#include <cstdint>
 #include <cstdio>
 #include <map>
 #include <set>
 #include <string>
 #include <string_view>
-#include <vector>
 
+#include "exported_names.h"
 #include "gpumux/abi/cuda/driver.h"
 
 namespace cuda = gpumux::cuda;
@@ -28,44 +24,6 @@ namespace {
 
 using GetProcAddressFn = cuda::CUresult (*)(const char*, void**, int, cuda::cuuint64_t,
                                             cuda::CUdriverProcAddressQueryResult*);
-
-// A GNU hash table does not say how many symbols there are: the last one is
-// found at the end of the chain of the highest bucket.
-size_t SymbolCount(const uint32_t* gnu_hash) {
-  const uint32_t buckets = gnu_hash[0];
-  const uint32_t first = gnu_hash[1];
-  const uint32_t bloom_words = gnu_hash[2];
-  const uint32_t* bucket = gnu_hash + 4 + bloom_words * (sizeof(ElfW(Addr)) / sizeof(uint32_t));
-  const uint32_t* chain = bucket + buckets;
-  uint32_t last = 0;
-  for (uint32_t i = 0; i < buckets; ++i) last = std::max(last, bucket[i]);
-  if (last < first) return first;
-  while ((chain[last - first] & 1) == 0) ++last;
-  return last + 1;
-}
-
-std::vector<std::string> ExportedNames(void* library) {
-  link_map* map = nullptr;
-  if (dlinfo(library, RTLD_DI_LINKMAP, &map) != 0) return {};
-  const ElfW(Sym)* symbols = nullptr;
-  const char* strings = nullptr;
-  const uint32_t* gnu_hash = nullptr;
-  for (const ElfW(Dyn)* entry = map->l_ld; entry->d_tag != DT_NULL; ++entry) {
-    const auto address = entry->d_un.d_ptr;
-    if (entry->d_tag == DT_SYMTAB) symbols = reinterpret_cast<const ElfW(Sym)*>(address);
-    if (entry->d_tag == DT_STRTAB) strings = reinterpret_cast<const char*>(address);
-    if (entry->d_tag == DT_GNU_HASH) gnu_hash = reinterpret_cast<const uint32_t*>(address);
-  }
-  if (symbols == nullptr || strings == nullptr || gnu_hash == nullptr) return {};
-  std::vector<std::string> names;
-  for (size_t i = 1, n = SymbolCount(gnu_hash); i < n; ++i) {
-    const ElfW(Sym)& symbol = symbols[i];
-    const char* name = strings + symbol.st_name;
-    if (symbol.st_shndx != SHN_UNDEF && std::string_view(name).starts_with("cu")) names.emplace_back(name);
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
 
 bool IsPerThread(std::string_view name) { return name.ends_with("_ptsz") || name.ends_with("_ptds"); }
 
@@ -98,7 +56,7 @@ int main() {
 
   std::map<void*, std::string> exported;
   std::set<std::string> stems;
-  for (const std::string& name : ExportedNames(library)) {
+  for (const std::string& name : gpumux::tools::ExportedNames(library, "cu")) {
     exported.emplace(dlsym(library, name.c_str()), name);
     stems.insert(WithoutEnding(name));
   }
