@@ -12,6 +12,13 @@
 namespace gpumux::core {
 namespace {
 
+// The library's own ranges start small and grow with the run; here the whole
+// range counts from the first history on.
+template <typename T>
+rc::Gen<T> InRange(T low, T high) {
+  return rc::gen::resize(rc::kNominalSize, rc::gen::inRange<T>(low, high));
+}
+
 constexpr uint64_t kTotal = 140 * kGiB;
 constexpr uint64_t kReserve = kGiB;
 
@@ -42,32 +49,32 @@ struct World {
 Request AnyRequest(uint64_t id, size_t gpus) {
   Request request;
   request.id = id;
-  if (*rc::gen::inRange(0, 4)) {
-    request.mem = MemorySize{.bytes = *rc::gen::inRange<uint64_t>(0, kTotal + kGiB), .ratio = 0};
+  if (*InRange(0, 4)) {
+    request.mem = MemorySize{.bytes = *InRange<uint64_t>(0, kTotal + kGiB), .ratio = 0};
     if (*rc::gen::arbitrary<bool>()) request.mem_limit = MemorySize{.bytes = 0, .ratio = 1};
   }
   if (*rc::gen::arbitrary<bool>()) {
-    request.gpu_count = *rc::gen::inRange(1u, 4u);
+    request.gpu_count = *InRange(1u, 4u);
   } else {
-    request.gpu_list = {std::to_string(*rc::gen::inRange<size_t>(0, gpus + 1))};
+    request.gpu_list = {std::to_string(*InRange<size_t>(0, gpus + 1))};
   }
   if (*rc::gen::arbitrary<bool>()) request.mode = *rc::gen::element(Mode::kExclusive, Mode::kTimeslice);
   return request;
 }
 
 void RandomHistory() {
-  const size_t count = *rc::gen::inRange<size_t>(1, 4);
+  const size_t count = *InRange<size_t>(1, 4);
   World world;
   world.ledgers.assign(count, Ledger(kTotal, kReserve));
   world.tenants.resize(count);
   Queue queue;
   uint64_t next_id = 1;
-  const int steps = *rc::gen::inRange(1, 25);
+  const int steps = *InRange(1, 25);
   for (int step = 0; step < steps; ++step) {
-    if (*rc::gen::inRange(0, 3)) {
+    if (*InRange(0, 3)) {
       RC_ASSERT(queue.Push(AnyRequest(next_id++, count)));
     } else if (next_id > 1) {
-      const uint64_t id = *rc::gen::inRange<uint64_t>(1, next_id);
+      const uint64_t id = *InRange<uint64_t>(1, next_id);
       queue.Remove(id);
       for (size_t i = 0; i < count; ++i) {
         world.ledgers[i].RemoveTenant(std::to_string(id));
