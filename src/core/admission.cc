@@ -115,8 +115,14 @@ Share Promise(const Request& request, Mode mode, const GpuSnapshot& gpu) {
 }
 
 // Errors that no waiting mends, on one GPU.
-std::optional<Error> NeverHere(const Request& request, const GpuSnapshot& gpu) {
+std::optional<Error> NeverHere(const Request& request, Mode mode, const GpuSnapshot& gpu) {
   if (gpu.Closed()) return gpu.closed_error;
+  if (const auto it = gpu.forbidden_modes.find(mode); it != gpu.forbidden_modes.end()) {
+    return Error{
+        it->second.code,
+        fmt::format("GPU {} cannot be used in mode {}: {}", gpu.index, Name(mode), it->second.message),
+        it->second.hint};
+  }
   if (!request.mem) return std::nullopt;
   const uint64_t needed = NeededBytes(request, gpu);
   if (needed > gpu.UsableBytes()) {
@@ -185,7 +191,7 @@ Decision Admit(const Request& request, const std::vector<GpuSnapshot>& gpus,
   std::optional<Error> never;
   Candidates possible;
   for (const GpuSnapshot* gpu : *candidates) {
-    if (auto error = NeverHere(request, *gpu)) {
+    if (auto error = NeverHere(request, *mode, *gpu)) {
       if (listed) return *error;
       // Of several reasons the one that more memory on the GPU would mend says most.
       if (!never || never->code != Code::kDenied) never = error;

@@ -4,6 +4,7 @@
 // a snapshot of the GPUs.
 #pragma once
 
+#include <map>
 #include <set>
 #include <string>
 #include <variant>
@@ -33,6 +34,8 @@ struct GpuSnapshot {
   // Why no promise is made on this GPU at all: another daemon owns its ledger,
   // or it does not answer. Then `closed_error` says so; else its message is empty.
   Error closed_error;
+  // Modes that its settings forbid, and how to change that.
+  std::map<Mode, Error> forbidden_modes;
 
   bool Closed() const { return !closed_error.message.empty(); }
   // What the GPU could promise if it were empty.

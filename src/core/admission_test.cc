@@ -171,6 +171,17 @@ TEST(Admission, SaysWhoseAForeignGpuIs) {
   EXPECT_EQ(Placed(Admit(Ask(kGiB), {foreign, Gpu(1)}, {})).shares[0].gpu, Gpu(1).uuid);
 }
 
+TEST(Admission, AvoidsGpusWhoseSettingsForbidTheMode) {
+  GpuSnapshot closed = Gpu(0);
+  closed.forbidden_modes[Mode::kTimeslice] = {Code::kUnsupported, "its compute mode is Exclusive_Process",
+                                              ""};
+  EXPECT_EQ(std::get<Error>(Admit(Ask(kGiB), {closed}, {})).code, Code::kUnsupported);
+  EXPECT_EQ(Placed(Admit(Ask(kGiB), {closed, Gpu(1)}, {})).shares[0].gpu, Gpu(1).uuid);
+  Request exclusive = Ask(kGiB);
+  exclusive.mode = Mode::kExclusive;
+  Placed(Admit(exclusive, {closed}, {}));
+}
+
 TEST(Admission, RefusesALimitBelowTheGuarantee) {
   Request request = Ask(40 * kGiB);
   request.mem_limit = MemorySize{.bytes = 30 * kGiB, .ratio = 0};
