@@ -22,6 +22,19 @@
 
 #include "gpumux/abi/cuda/driver.h"
 #include "signature_text.h"
+#include "workload/driver.h"
+
+namespace gpumux::workload {
+// In its namespace, for the list names its types as seen from there.
+static std::map<std::string, std::string> EntrySignatures() {
+  std::map<std::string, std::string> ours;
+#define WORKLOAD_ENTRY(member, symbol, parameters) \
+  ours.emplace(symbol, OurSignature(typeid(cuda::CUresult parameters).name()));
+  GPUMUX_WORKLOAD_ENTRIES(WORKLOAD_ENTRY)
+#undef WORKLOAD_ENTRY
+  return ours;
+}
+}  // namespace gpumux::workload
 
 namespace gpumux::cuda {
 namespace {
@@ -32,6 +45,7 @@ namespace {
 #define ABI_VALUE(V)
 #define ABI_FUNCTION(F)
 #define ABI_TWIN(F, base)
+#define ABI_RESULT(V)
 #define ABI_ABSENT(name)
 
 struct Pair {
@@ -112,22 +126,27 @@ std::map<std::string, std::string> TheirTags() {
 #undef ABI_NAME
 #define ABI_TYPE(T)
 #define ABI_NAME(T)
+  // The workload's own declarations of what nothing else uses yet.
+  static_assert(sizeof(workload::IpcMemHandle) == sizeof(::CUipcMemHandle));
+  static_assert(sizeof(workload::MemAllocNodeParams) == sizeof(::CUDA_MEM_ALLOC_NODE_PARAMS));
+  static_assert(offsetof(workload::MemAllocNodeParams, dptr) == offsetof(::CUDA_MEM_ALLOC_NODE_PARAMS, dptr));
+  tags.emplace(SignatureText(typeid(::CUipcMemHandle).name()), "IpcMemHandle");
+  tags.emplace(SignatureText(typeid(::CUDA_MEM_ALLOC_NODE_PARAMS).name()), "MemAllocNodeParams");
   return tags;
 }
 
-TEST(CudaHeaders, EveryHookHasTheDriversSignature) {
+// The signatures that we call the driver with, and that we stand in front of it with.
+std::map<std::string, std::string> OurSignatures() {
   std::map<std::string, std::string> ours;
 #define GPUMUX_HOOK(symbol, parameters) \
   ours.emplace(#symbol, OurSignature(typeid(CUresult parameters).name()));
 #define GPUMUX_USE(symbol, parameters) GPUMUX_HOOK(symbol, parameters)
-#if __has_include("guard/hooks.inc")
 #include "guard/hooks.inc"
-#endif
-#if __has_include("guard/uses.inc")
 #include "guard/uses.inc"
-#endif
-  if (ours.empty()) GTEST_SKIP() << "no hooks yet";
+  return ours;
+}
 
+std::map<std::string, std::string> TheirSignatures() {
   const std::map<std::string, std::string> tags = TheirTags();
   std::map<std::string, std::string> theirs;
 #undef ABI_FUNCTION
@@ -139,6 +158,11 @@ TEST(CudaHeaders, EveryHookHasTheDriversSignature) {
 #undef ABI_TWIN
 #define ABI_FUNCTION(F)
 #define ABI_TWIN(F, base)
+  return theirs;
+}
+
+void CompareSignatures(const std::map<std::string, std::string>& ours) {
+  const std::map<std::string, std::string> theirs = TheirSignatures();
   size_t compared = 0;
   for (const auto& [symbol, signature] : ours) {
     const auto found = theirs.find(symbol);
@@ -148,6 +172,32 @@ TEST(CudaHeaders, EveryHookHasTheDriversSignature) {
   }
   EXPECT_GT(compared, ours.size() / 2);
 }
+
+TEST(CudaHeaders, EveryHookHasTheDriversSignature) { CompareSignatures(OurSignatures()); }
+
+TEST(CudaHeaders, EveryCallOfTheWorkloadHasTheDriversSignature) {
+  CompareSignatures(workload::EntrySignatures());
+}
+
+#if __has_include("softgpu/driver/error_codes.inc")
+TEST(CudaHeaders, EveryResultCodeOfTheSoftwareGpuIsTheDrivers) {
+  std::map<std::string, int> theirs;
+#undef ABI_RESULT
+#define ABI_RESULT(V) theirs.emplace(#V, static_cast<int>(::V));
+#include "cuda_checks.inc"
+#undef ABI_RESULT
+#define ABI_RESULT(V)
+  int compared = 0;
+#define GPUMUX_RESULT(name, value, text)                        \
+  if (const auto it = theirs.find(#name); it != theirs.end()) { \
+    EXPECT_EQ(value, it->second) << #name;                      \
+    ++compared;                                                 \
+  }
+#include "softgpu/driver/error_codes.inc"
+#undef GPUMUX_RESULT
+  EXPECT_GT(compared, 60);
+}
+#endif
 
 // The comparison itself must be able to fail.
 TEST(CudaHeaders, ADifferentSignatureIsSeen) {

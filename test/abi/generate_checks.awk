@@ -8,8 +8,9 @@
 #   ABI_NAME(T)       declared by us without a layout
 #   ABI_FIELD(T, f)   compare offset and size
 #   ABI_VALUE(V)      compare the value
-#   ABI_FUNCTION(F)   a hooked function that their header declares
-#   ABI_TWIN(F, base) a hooked per-thread twin of a function that their header declares
+#   ABI_RESULT(V)     a result code of the software GPU's list
+#   ABI_FUNCTION(F)   a function in one of our lists that their header declares
+#   ABI_TWIN(F, base) a per-thread twin of a function that their header declares
 #   ABI_ABSENT(name)  their header (an older toolkit) does not have the name
 #
 # What is ours alone inside one of their types: `value.align` gives the union the
@@ -30,8 +31,11 @@ BEGIN {
   n = split(hooks, file, " ")
   for (i = 1; i <= n; i++)
     while ((getline line < file[i]) > 0)
-      if (match(line, /^GPUMUX_(NVML_)?(HOOK|USE)\([A-Za-z0-9_]+/)) {
+      if (match(line, /^GPUMUX_RESULT\([A-Z0-9_]+/)) {
         name = substr(line, RSTART, RLENGTH); sub(/^.*\(/, "", name)
+        emit("ABI_RESULT", name, "")
+      } else if (match(line, /^GPUMUX_(NVML_)?(HOOK|USE)\([A-Za-z0-9_]+/) || match(line, /^  X\([A-Za-z0-9]+, "cu[A-Za-z0-9_]+/)) {
+        name = substr(line, RSTART, RLENGTH); sub(/^.*[("]/, "", name)
         # A per-thread twin is declared only as a macro of its base name, and has its signature.
         base = name; sub(/_pt[ds][sz]$/, "", base)
         if (!(name in printed)) {

@@ -20,8 +20,15 @@ inline std::string SignatureText(const char* mangled) {
   return status == 0 ? text.get() : mangled;
 }
 
+// `long` and `long long` are the same to the binary interface of 64-bit Linux,
+// where one header may use uint64_t and the other unsigned long long.
+inline std::string WithoutLongLong(const std::string& text) {
+  return std::regex_replace(text, std::regex("\\blong long\\b"), "long");
+}
+
 inline std::string OurSignature(const char* mangled) {
-  return std::regex_replace(SignatureText(mangled), std::regex("gpumux::(cuda|nvml)::"), "");
+  return WithoutLongLong(
+      std::regex_replace(SignatureText(mangled), std::regex("gpumux::(cuda|nvml|workload)::"), ""));
 }
 
 // `tags`: NVIDIA's tag of a type ("CUmemLocation_st") -> the name we both use.
@@ -36,7 +43,7 @@ inline std::string TheirSignature(const char* mangled, const std::map<std::strin
     out += tag == tags.end() ? it->str() : tag->second;
     end = it->position() + it->length();
   }
-  return out + text.substr(end);
+  return WithoutLongLong(out + text.substr(end));
 }
 
 }  // namespace gpumux
