@@ -21,6 +21,7 @@
 namespace gpumux::guard {
 
 constinit State g_state = State::kIdle;
+constinit uint64_t* g_launches = nullptr;
 
 namespace {
 
@@ -207,6 +208,7 @@ bool MapPages(const int fds[3]) {
   s.limits = limits;
   s.tenant = tenant;
   s.process = process;
+  __atomic_store_n(&g_launches, &process->gpus[0].launches, __ATOMIC_RELEASE);
   return true;
 }
 
@@ -239,6 +241,7 @@ void InForkedChild() {
   s.request_lock.Reset();
   if (SocketIsOurs()) close(s.fd);
   s.fd = -1;
+  g_launches = nullptr;
   s.limits = nullptr;
   s.tenant = nullptr;
   s.process = nullptr;

@@ -34,6 +34,10 @@ inline bool InForce() {
   return s == State::kInForce || s == State::kOrphan;
 }
 
+// The process's launch counter; null while no limits are in force. For the hot
+// path, which has no time for Counters().
+extern constinit uint64_t* g_launches;
+
 // Connects, once a process (again after a fork). Returns the state reached.
 State Attach();
 
