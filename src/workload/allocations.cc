@@ -157,18 +157,25 @@ Holdings::Step Holdings::TakeVmm(uint64_t bytes) {
 
 Holdings::Step Holdings::TakeArray(uint64_t bytes) {
   constexpr int kFormatFloat = 0x20;
-  constexpr size_t kTexelBytes = 16;   // four floats
-  constexpr size_t kMaxWidth = 32768;  // of every device that CUDA 12 supports
-  cuda::CUDA_ARRAY_DESCRIPTOR descriptor{};
-  const size_t texels = (bytes + kTexelBytes - 1) / kTexelBytes;
-  descriptor.Width = std::min(texels, kMaxWidth);
-  descriptor.Height = (texels + descriptor.Width - 1) / descriptor.Width;
-  descriptor.Format = kFormatFloat;
-  descriptor.NumChannels = 4;
-  cuda::CUarray array = nullptr;
-  const CUresult r = driver_.ArrayCreate(&array, &descriptor);
-  if (r == CUDA_SUCCESS) OnFree("cuArrayDestroy", [this, array] { return driver_.ArrayDestroy(array); });
-  return {"cuArrayCreate", r};
+  constexpr size_t kTexelBytes = 16;  // four floats
+  // Within the limits of two-dimensional arrays on every device that CUDA 12
+  // supports; more memory takes several arrays.
+  constexpr size_t kMaxWidth = 32768;
+  constexpr size_t kMaxHeight = 32768;
+  size_t texels = (bytes + kTexelBytes - 1) / kTexelBytes;
+  while (texels > 0) {
+    cuda::CUDA_ARRAY_DESCRIPTOR descriptor{};
+    descriptor.Width = std::min(texels, kMaxWidth);
+    descriptor.Height = std::min((texels + descriptor.Width - 1) / descriptor.Width, kMaxHeight);
+    descriptor.Format = kFormatFloat;
+    descriptor.NumChannels = 4;
+    cuda::CUarray array = nullptr;
+    const CUresult r = driver_.ArrayCreate(&array, &descriptor);
+    if (r != CUDA_SUCCESS) return {"cuArrayCreate", r};
+    OnFree("cuArrayDestroy", [this, array] { return driver_.ArrayDestroy(array); });
+    texels -= std::min(texels, descriptor.Width * descriptor.Height);
+  }
+  return {"cuArrayCreate", CUDA_SUCCESS};
 }
 
 Holdings::Step Holdings::TakeGraph(uint64_t bytes) {
@@ -239,6 +246,11 @@ Holdings::Step Holdings::TakeLocal(uint64_t bytes) {
 Holdings::Step Holdings::TakeHeap(uint64_t bytes) {
   CUresult r = driver_.CtxSetLimit(cuda::CU_LIMIT_MALLOC_HEAP_SIZE, bytes);
   if (r != CUDA_SUCCESS) return {"cuCtxSetLimit", r};
+  // The driver accepts more than it can give and sets the most it can.
+  size_t limit = 0;
+  r = driver_.CtxGetLimit(&limit, cuda::CU_LIMIT_MALLOC_HEAP_SIZE);
+  if (r != CUDA_SUCCESS) return {"cuCtxGetLimit", r};
+  if (limit < bytes) return {"cuCtxGetLimit", cuda::CUDA_ERROR_OUT_OF_MEMORY};
   cuda::CUmodule module = nullptr;
   r = driver_.ModuleLoadData(&module, PtxWithHeap().c_str());
   if (r != CUDA_SUCCESS) return {"cuModuleLoadData", r};

@@ -40,6 +40,7 @@ static_assert(sizeof(MemAllocNodeParams) == 120);
   X(CtxSetCurrent, "cuCtxSetCurrent", (cuda::CUcontext))                                                        \
   X(CtxSynchronize, "cuCtxSynchronize", ())                                                                     \
   X(CtxSetLimit, "cuCtxSetLimit", (cuda::CUlimit, size_t))                                                      \
+  X(CtxGetLimit, "cuCtxGetLimit", (size_t*, cuda::CUlimit))                                                     \
   X(MemGetInfo, "cuMemGetInfo_v2", (size_t*, size_t*))                                                          \
   X(MemAlloc, "cuMemAlloc_v2", (cuda::CUdeviceptr*, size_t))                                                    \
   X(MemAllocPitch, "cuMemAllocPitch_v2", (cuda::CUdeviceptr*, size_t*, size_t, size_t, unsigned))               \
