@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+
+#include "sim/gpu_spec.h"
+
+namespace gpumux::sim {
+
+// The physical memory of one GPU and who holds it, counted as the driver
+// counts: a process's own figure (what NVML lists for it) and the device's
+// figure, which is larger. Not thread-safe; no I/O.
+class DeviceMemory {
+ public:
+  using Process = uint64_t;
+
+  explicit DeviceMemory(const GpuSpec& spec) : spec_(spec) {}
+
+  uint64_t used() const { return used_; }
+  uint64_t free() const { return spec_.usable - used_; }
+  // 0 for a process that holds nothing.
+  uint64_t OwnBytes(Process process) const;
+  // Whether NVML lists the process: it does so from its first context on.
+  bool Listed(Process process) const;
+
+  // Each is false, and changes nothing, when the memory is not there.
+  bool AddContext(Process process);
+  bool Take(Process process, uint64_t bytes);
+  // First use of managed pages on the device: counts for the device alone.
+  bool TouchManaged(Process process, uint64_t bytes);
+
+  // Each is false, and changes nothing, when the process does not hold as much.
+  bool RemoveContext(Process process);
+  bool Give(Process process, uint64_t bytes);
+  bool FreeManaged(Process process, uint64_t bytes);
+
+  // The process has ended, however: everything it held is free.
+  void RemoveProcess(Process process);
+
+ private:
+  struct Account {
+    uint64_t contexts = 0;
+    uint64_t taken = 0;          // allocations, in the own figure
+    uint64_t managed = 0;        // touched managed pages
+    uint64_t managed_cache = 0;  // free pages that managed memory keeps
+    bool managed_started = false;
+    bool had_context = false;
+  };
+
+  // Makes room for `bytes`, from other processes' managed caches if need be.
+  bool MakeRoom(uint64_t bytes);
+
+  GpuSpec spec_;
+  uint64_t used_ = 0;
+  std::map<Process, Account> accounts_;
+};
+
+}  // namespace gpumux::sim

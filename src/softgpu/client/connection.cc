@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "softgpu/client/connection.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+
+#include "softgpu/client/start_server.h"
+
+namespace gpumux::softgpu {
+
+namespace {
+
+int64_t NowMs() {
+  timespec ts;
+  clock_gettime(CLOCK_MONOTONIC, &ts);
+  return ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
+}
+
+int ConnectTo(const std::string& dir) {
+  const std::string path = dir + "/" + kSocketName;
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof(address.sun_path)) return -1;
+  memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  if (fd < 0) return -1;
+  int rc;
+  do {
+    rc = connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address));
+  } while (rc != 0 && errno == EINTR);
+  if (rc == 0) return fd;
+  close(fd);
+  return -1;
+}
+
+bool SendAll(int fd, const void* data, size_t size) {
+  ssize_t n;
+  do {
+    n = send(fd, data, size, MSG_NOSIGNAL);
+  } while (n < 0 && errno == EINTR);
+  return n == static_cast<ssize_t>(size);
+}
+
+ssize_t Receive(int fd, void* data, size_t size) {
+  ssize_t n;
+  do {
+    n = recv(fd, data, size, 0);
+  } while (n < 0 && errno == EINTR);
+  return n;
+}
+
+bool Greet(int fd, Role role, uint64_t client, HelloReply* reply) {
+  Hello hello;
+  hello.role = role;
+  hello.client = client;
+  return SendAll(fd, &hello, sizeof(hello)) && Receive(fd, reply, sizeof(*reply)) == sizeof(*reply) &&
+         reply->answer == Answer::kOk && reply->gpus <= kMaxGpus;
+}
+
+}  // namespace
+
+Location FindLocation() {
+  Location location;
+  const char* spec = getenv("GPUMUX_SOFTGPU");
+  location.spec = spec != nullptr && *spec != 0 ? spec : "H200";
+  location.off = location.spec == "off";
+  if (const char* dir = getenv("GPUMUX_SOFTGPU_DIR"); dir != nullptr && *dir != 0) {
+    location.dir = dir;
+  } else if (const char* runtime = getenv("GPUMUX_RUNTIME_DIR"); runtime != nullptr && *runtime != 0) {
+    location.dir = std::string(runtime) + "/softgpu";
+  } else if (const char* xdg = getenv("XDG_RUNTIME_DIR"); xdg != nullptr && *xdg != 0) {
+    location.dir = std::string(xdg) + "/gpumux/softgpu";
+  } else {
+    location.dir = "/tmp/gpumux-" + std::to_string(getuid()) + "/softgpu";
+  }
+  return location;
+}
+
+Connection::~Connection() { Close(); }
+
+void Connection::Close() {
+  if (fd_ >= 0) close(fd_);
+  fd_ = -1;
+}
+
+bool Connection::Usable() const { return fd_ >= 0 && pid_ == getpid(); }
+
+bool Connection::Open(Role role) {
+  const Location location = FindLocation();
+  if (location.off) return false;
+  Close();
+  // A server that ends when idle may do so between our connect and our
+  // greeting: then there is none, and the next round starts one.
+  const int64_t deadline = NowMs() + 15'000;
+  for (int round = 0; NowMs() < deadline; ++round) {
+    int fd = ConnectTo(location.dir);
+    if (fd >= 0) {
+      if (Greet(fd, role, 0, &hello_)) {
+        fd_ = fd;
+        pid_ = getpid();
+        return true;
+      }
+      close(fd);
+    }
+    if (!StartServer(location)) {
+      if (round >= 3) return false;
+      poll(nullptr, 0, 20);
+    }
+  }
+  return false;
+}
+
+int Connection::OpenWork(uint64_t client) {
+  const int fd = ConnectTo(FindLocation().dir);
+  if (fd < 0) return -1;
+  HelloReply reply;
+  if (Greet(fd, Role::kWork, client, &reply)) return fd;
+  close(fd);
+  return -1;
+}
+
+std::optional<Reply> Connection::Call(Op op, uint32_t gpu, uint64_t amount) {
+  std::lock_guard lock(mutex_);
+  if (!Usable()) return std::nullopt;
+  const Request request{op, gpu, amount};
+  Reply reply;
+  if (!SendAll(fd_, &request, sizeof(request)) || Receive(fd_, &reply, sizeof(reply)) != sizeof(reply)) {
+    Close();
+    return std::nullopt;
+  }
+  return reply;
+}
+
+bool Connection::Processes(uint32_t gpu, ProcessList* list) {
+  std::lock_guard lock(mutex_);
+  if (!Usable()) return false;
+  const Request request{Op::kProcesses, gpu, 0};
+  if (!SendAll(fd_, &request, sizeof(request))) return false;
+  const ssize_t n = Receive(fd_, list, sizeof(*list));
+  constexpr ssize_t kHead = offsetof(ProcessList, entries);
+  return n >= kHead && list->answer == Answer::kOk && list->count <= kMaxListed &&
+         n == kHead + static_cast<ssize_t>(list->count * sizeof(ProcessEntry));
+}
+
+GpuUuid MakeUuid(uint64_t identity, uint32_t index) {
+  // splitmix64: two well-mixed words from the directory and the ordinal.
+  auto mix = [](uint64_t x) {
+    x += 0x9e3779b97f4a7c15;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+    return x ^ (x >> 31);
+  };
+  const uint64_t words[2] = {mix(identity + index), mix(mix(identity) ^ (index + 1))};
+  GpuUuid uuid;
+  memcpy(uuid.bytes, words, sizeof(words));
+  uuid.text = "GPU-";
+  for (int i = 0; i < 16; ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) uuid.text += '-';
+    char hex[3];
+    snprintf(hex, sizeof(hex), "%02x", uuid.bytes[i]);
+    uuid.text += hex;
+  }
+  return uuid;
+}
+
+}  // namespace gpumux::softgpu

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "softgpu/protocol.h"
+
+namespace gpumux::softgpu {
+
+// Which software GPU the environment names (GPUMUX_SOFTGPU, GPUMUX_SOFTGPU_DIR).
+struct Location {
+  std::string spec;
+  std::string dir;
+  bool off = false;
+};
+Location FindLocation();
+
+// A control connection to the server of one directory. Opening it starts the
+// server if none runs. Safe to call from several threads, one request at a time.
+// After a fork the child's copy is useless and says so (`Usable`).
+class Connection {
+ public:
+  Connection() = default;
+  ~Connection();
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  // False when there is no server and none could be started.
+  bool Open(Role role);
+  // A second connection of the same process, for `client`; -1 on failure.
+  static int OpenWork(uint64_t client);
+
+  bool Usable() const;
+  uint32_t gpus() const { return hello_.gpus; }
+  uint64_t client() const { return hello_.client; }
+  uint64_t identity() const { return hello_.identity; }
+
+  // Nothing when the server is gone.
+  std::optional<Reply> Call(Op op, uint32_t gpu, uint64_t amount = 0);
+  bool Processes(uint32_t gpu, ProcessList* list);
+
+  void Close();
+
+ private:
+  std::mutex mutex_;
+  int fd_ = -1;
+  int pid_ = 0;
+  HelloReply hello_;
+};
+
+// "GPU-8-4-4-4-12" and the 16 bytes of it for GPU `index` of a directory.
+struct GpuUuid {
+  unsigned char bytes[16];
+  std::string text;
+};
+GpuUuid MakeUuid(uint64_t identity, uint32_t index);
+
+}  // namespace gpumux::softgpu

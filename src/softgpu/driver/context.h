@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "gpumux/abi/cuda/driver.h"
+#include "sim/slab_layout.h"
+#include "softgpu/driver/driver.h"
+
+namespace gpumux::softgpu {
+
+struct Stream;
+
+// A context. Never freed, because programs hold pointers to it after they have
+// destroyed it; `alive` says whether it can be used.
+struct Context {
+  static constexpr uint32_t kMagic = 0x43545831;
+
+  uint32_t magic = kMagic;
+  Device* device = nullptr;
+  bool primary = false;
+  std::atomic<bool> alive{false};
+  unsigned flags = 0;
+  unsigned api_version = 0;
+  uint64_t id = 0;
+  // What every call answers once a kernel has gone wrong.
+  std::atomic<cuda::CUresult> sticky{cuda::CUDA_SUCCESS};
+  size_t stack_bytes = 1024;
+  size_t printf_bytes = 8650752;
+  size_t heap_bytes = 8388608;
+  uint64_t stack_taken = 0;        // device memory for stacks above the default
+  sim::SlabLayout slabs;           // guarded by the memory's mutex
+  std::unique_ptr<Stream> legacy;  // guarded by the engine's mutex, as are its streams
+};
+
+inline cuda::CUcontext Handle(Context* context) { return reinterpret_cast<cuda::CUcontext>(context); }
+// Null for anything that is not, or no longer, a context of this library.
+Context* FromHandle(cuda::CUcontext handle);
+
+// The calling thread's current context; checks initialisation, presence, life
+// and sticky errors, in that order, as the driver does.
+cuda::CUresult CurrentContext(Context** context);
+// The same without an error for its absence or state; null if there is none.
+Context* CurrentOrNull();
+
+}  // namespace gpumux::softgpu

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+namespace gpumux::softgpu {
+
+// The value of a CUdevice_attribute, by number; nothing for a number that the
+// driver of CUDA 13.0 does not know.
+std::optional<int> DeviceAttribute(int attribute, uint32_t gpu);
+
+}  // namespace gpumux::softgpu

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gpumux/abi/cuda/driver.h"
+#include "softgpu/client/connection.h"
+
+namespace gpumux::softgpu {
+
+struct Context;
+struct Pool;
+
+inline constexpr int kDriverVersion = 13000;
+
+// A GPU as this process sees it: visible, and in the order of
+// CUDA_VISIBLE_DEVICES.
+struct Device {
+  cuda::CUdevice ordinal = 0;
+  uint32_t gpu = 0;  // the server's number
+  GpuUuid uuid;
+  Context* primary = nullptr;  // one object for life, active or not
+  unsigned primary_count = 0;
+  Pool* default_pool = nullptr;
+  Pool* current_pool = nullptr;
+};
+
+// The state of the driver in this process. Made by cuInit, never destroyed:
+// programs call into the driver from destructors and from threads that outlive
+// main.
+class Driver {
+ public:
+  static Driver& Get();
+
+  cuda::CUresult Init();
+  // Nothing for an ordinal that does not exist.
+  Device* FindDevice(cuda::CUdevice ordinal);
+  const std::vector<std::unique_ptr<Device>>& devices() const { return devices_; }
+
+  // One request to the server. kInvalid when the server is gone.
+  Answer Change(const Device& device, Op op, uint64_t amount = 0);
+  // Free bytes of the whole device; nothing when the server is gone.
+  struct Memory {
+    uint64_t total = 0;
+    uint64_t free = 0;
+  };
+  std::optional<Memory> QueryMemory(const Device& device);
+  uint64_t client() const { return connection_.client(); }
+
+ private:
+  std::mutex init_mutex_;
+  Connection connection_;
+  std::vector<std::unique_ptr<Device>> devices_;
+};
+
+// After cuInit, and not in a child that was forked after it (the driver does
+// not survive a fork either).
+bool Initialized();
+
+}  // namespace gpumux::softgpu

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace gpumux::softgpu {
+
+inline constexpr char kDeviceName[] = "NVIDIA H200 (software GPU, simulated)";
+// The driver whose behaviour was recorded.
+inline constexpr char kSystemDriverVersion[] = "580.159.04";
+
+// Where GPU `index` would sit: 0000:<bus>:00.0.
+constexpr unsigned PciBus(uint32_t index) { return 0x10 + index; }
+
+}  // namespace gpumux::softgpu

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the software GPU's libraries and its server say to each other, over a
+// Unix socket of type SOCK_SEQPACKET (one message a packet) in the software
+// GPU's directory. Libraries and server come from one build; kVersion guards
+// against a server of another build that still runs.
+//
+// A process that uses CUDA opens a control connection (one request, one reply)
+// and, with its first context, a work connection (kernels one way, completions
+// the other, neither waits). NVML opens a control connection of its own, which
+// holds nothing. Everything a process holds ends with its control connection or
+// with the process, whichever comes first.
+#pragma once
+
+#include <cstdint>
+
+namespace gpumux::softgpu {
+
+inline constexpr uint32_t kMagic = 0x47505553;
+inline constexpr uint32_t kVersion = 1;
+inline constexpr uint32_t kMaxGpus = 64;
+inline constexpr char kSocketName[] = "gpu.sock";
+inline constexpr char kStartLockName[] = "start.lock";
+inline constexpr char kServerLockName[] = "server.lock";
+inline constexpr char kServerProgram[] = "gpumux-softgpud";
+
+enum class Role : uint32_t { kNvml = 1, kCuda = 2, kWork = 3 };
+
+enum class Op : uint32_t {
+  kHello = 1,
+  kMemory,       // -> values: total, reserved (NVML), usable, used
+  kUtilization,  // -> value[0]: ppm of the last second with a kernel running
+  kProcesses,    // -> a ProcessList
+  kAddContext,   // kCuda only from here on
+  kRemoveContext,
+  kTake,          // amount: bytes
+  kGive,          // amount: bytes
+  kTouchManaged,  // amount: bytes
+  kFreeManaged,   // amount: bytes
+  kLaunch,        // kWork: a Launch
+  kDropStream,    // kWork: a Launch of which only gpu and stream count
+  kCompletion,    // server -> kWork: a Completion
+};
+
+enum class Answer : uint32_t { kOk = 0, kOutOfMemory = 1, kInvalid = 2, kRefused = 3 };
+
+struct Hello {
+  Op op = Op::kHello;
+  uint32_t magic = kMagic;
+  uint32_t version = kVersion;
+  Role role = Role::kNvml;
+  uint64_t client = 0;  // kWork: the number that the control connection was given
+};
+
+struct HelloReply {
+  Answer answer = Answer::kOk;
+  uint32_t gpus = 0;
+  uint64_t client = 0;
+  uint64_t identity = 0;  // of the directory: what UUIDs are made of
+};
+
+struct Request {
+  Op op = Op::kMemory;
+  uint32_t gpu = 0;
+  uint64_t amount = 0;
+};
+
+struct Reply {
+  Answer answer = Answer::kOk;
+  uint32_t pad = 0;
+  uint64_t values[4] = {};
+};
+
+struct ProcessEntry {
+  uint32_t pid = 0;  // in the server's pid namespace
+  uint32_t pad = 0;
+  uint64_t own_bytes = 0;
+};
+inline constexpr uint32_t kMaxListed = 2048;
+struct ProcessList {
+  Answer answer = Answer::kOk;
+  uint32_t count = 0;
+  ProcessEntry entries[kMaxListed];
+};
+
+struct Launch {
+  Op op = Op::kLaunch;
+  uint32_t gpu = 0;
+  uint64_t stream = 0;       // any number; kernels of one stream run in order
+  uint64_t kernel = 0;       // comes back in the Completion
+  uint64_t duration_ns = 0;  // of one block
+  uint64_t blocks = 0;
+  uint32_t threads_per_block = 0;
+  uint32_t pad = 0;
+};
+// What a client may have in flight before the server drops it as broken.
+inline constexpr uint64_t kMaxInFlight = 1 << 16;
+inline constexpr uint64_t kMaxKernelNs = 3'600'000'000'000;
+
+struct Completion {
+  Op op = Op::kCompletion;
+  uint32_t pad = 0;
+  uint64_t kernel = 0;
+  int64_t start_ns = 0;  // CLOCK_MONOTONIC
+  int64_t end_ns = 0;
+};
+
+static_assert(sizeof(Hello) == 24 && sizeof(HelloReply) == 24);
+static_assert(sizeof(Request) == 16 && sizeof(Reply) == 40);
+static_assert(sizeof(Launch) == 48 && sizeof(Completion) == 32);
+
+}  // namespace gpumux::softgpu

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// gpumux-softgpud DIRECTORY SPEC: the server of one software GPU. Started by
+// the libraries, not by people. Returns 0 once a background process listens.
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "softgpu/server/server.h"
+
+namespace gpumux::softgpu {
+namespace {
+
+// "H200" or "4xH200".
+std::optional<uint32_t> ParseSpec(std::string_view spec) {
+  uint32_t gpus = 1;
+  if (const size_t x = spec.find('x'); x != std::string_view::npos) {
+    const auto [end, error] = std::from_chars(spec.data(), spec.data() + x, gpus);
+    if (error != std::errc() || end != spec.data() + x || gpus == 0 || gpus > kMaxGpus) return std::nullopt;
+    spec.remove_prefix(x + 1);
+  }
+  if (spec != "H200") return std::nullopt;
+  return gpus;
+}
+
+int OpenLock(const std::string& path) {
+  // First without O_CREAT: in a sticky directory another user's file may be
+  // opened but not "created".
+  int fd = open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+  if (fd < 0 && errno == ENOENT) {
+    fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (fd >= 0) fchmod(fd, 0666);
+  }
+  return fd;
+}
+
+int Listen(const std::string& dir) {
+  const std::string path = dir + "/" + kSocketName;
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof(address.sun_path)) {
+    fprintf(stderr, "%s: the path of a socket has at most %zu characters\n", path.c_str(),
+            sizeof(address.sun_path) - 1);
+    return -1;
+  }
+  memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  // What lies there belongs to a server that was killed: we hold its lock.
+  unlink(path.c_str());
+  if (fd < 0 || bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0 ||
+      chmod(path.c_str(), 0666) != 0 || listen(fd, 1024) != 0) {
+    fprintf(stderr, "%s: %s\n", path.c_str(), strerror(errno));
+    return -1;
+  }
+  return fd;
+}
+
+int Main(int argc, char** argv) {
+  if (argc != 3) {
+    fprintf(stderr, "usage: %s DIRECTORY SPEC\n", argv[0]);
+    return 2;
+  }
+  const std::string dir = argv[1];
+  const auto gpus = ParseSpec(argv[2]);
+  if (!gpus) {
+    fprintf(stderr, "gpumux-softgpud: GPUMUX_SOFTGPU=%s is not \"H200\" or \"NxH200\" (N from 1 to %u)\n",
+            argv[2], kMaxGpus);
+    return 2;
+  }
+  struct stat st;
+  if (stat(dir.c_str(), &st) != 0 || !S_ISDIR(st.st_mode)) {
+    fprintf(stderr, "gpumux-softgpud: %s is not a directory\n", dir.c_str());
+    return 2;
+  }
+  const uint64_t identity = (static_cast<uint64_t>(st.st_dev) << 40) ^ st.st_ino;
+
+  // What the program that started us had open is not ours to keep open.
+  close_range(3, ~0U, 0);
+  int ready[2];
+  if (pipe2(ready, O_CLOEXEC) != 0) return 1;
+  const pid_t child = fork();
+  if (child < 0) return 1;
+  if (child > 0) {
+    close(ready[1]);
+    char byte = 1;
+    return read(ready[0], &byte, 1) == 1 ? byte : 1;
+  }
+  setsid();
+  if (fork() > 0) _exit(0);
+  prctl(PR_SET_NAME, "gpumux-softgpud");
+  if (chdir("/") != 0) return 1;
+  for (int signal : {SIGINT, SIGHUP, SIGPIPE, SIGTSTP}) std::signal(signal, SIG_IGN);
+  for (int signal : {SIGTERM, SIGCHLD}) std::signal(signal, SIG_DFL);
+  const int null = open("/dev/null", O_RDWR);
+  dup2(null, 0);
+  dup2(null, 1);
+  const int log = open((dir + "/softgpud.log").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW, 0644);
+  dup2(log >= 0 ? log : null, 2);
+  if (log > 2) close(log);
+  if (null > 2) close(null);
+  rlimit files;
+  if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
+  }
+
+  // Held for life: one server a directory. One that is about to end may still
+  // hold it.
+  const int lock = OpenLock(dir + "/" + kServerLockName);
+  if (lock < 0 || flock(lock, LOCK_EX) != 0) {
+    fprintf(stderr, "%s/%s: %s\n", dir.c_str(), kServerLockName, strerror(errno));
+    return 1;
+  }
+  const int listener = Listen(dir);
+  if (listener < 0) return 1;
+  const char ok = 0;
+  if (write(ready[1], &ok, 1) != 1) return 1;
+  close(ready[1]);
+  {
+    Server server(listener, *gpus, identity);
+    server.Run(std::chrono::seconds(3));
+    unlink((dir + "/" + kSocketName).c_str());
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace gpumux::softgpu
+
+int main(int argc, char** argv) { return gpumux::softgpu::Main(argc, argv); }

@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "softgpu/server/server.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <utility>
+
+namespace gpumux::softgpu {
+
+namespace {
+
+constexpr size_t kMaxPeers = 8192;
+// No GPU here has more: what one request may move, before the model is asked.
+constexpr uint64_t kMaxAmount = 1ULL << 46;
+#ifndef SO_PEERPIDFD
+constexpr int kSoPeerPidfd = 77;
+#else
+constexpr int kSoPeerPidfd = SO_PEERPIDFD;
+#endif
+
+std::chrono::nanoseconds Now() {
+  timespec ts;
+  clock_gettime(CLOCK_MONOTONIC, &ts);
+  return std::chrono::seconds(ts.tv_sec) + std::chrono::nanoseconds(ts.tv_nsec);
+}
+
+// A descriptor that tells when the peer ends. Asked of the socket where the
+// kernel can (6.5), so that a reused pid cannot be meant.
+int PeerProcess(int fd, pid_t pid) {
+  int pidfd = -1;
+  socklen_t size = sizeof(pidfd);
+  if (getsockopt(fd, SOL_SOCKET, kSoPeerPidfd, &pidfd, &size) == 0) return pidfd;
+  return pid > 0 ? static_cast<int>(syscall(SYS_pidfd_open, pid, 0)) : -1;
+}
+
+template <typename T>
+bool SendOne(int fd, const T& message) {
+  return send(fd, &message, sizeof(message), MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof(message);
+}
+
+}  // namespace
+
+Server::Server(int listener, uint32_t gpus, uint64_t identity) : identity_(identity) {
+  epoll_ = epoll_create1(EPOLL_CLOEXEC);
+  timer_ = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+  Add({.kind = Kind::kListener, .fd = listener});
+  Add({.kind = Kind::kTimer, .fd = timer_});
+  for (uint32_t i = 0; i < gpus; ++i) gpus_.push_back(std::make_unique<Gpu>(sim::kH200));
+}
+
+Server::~Server() {
+  for (const auto& [token, source] : sources_) close(source.fd);
+  close(epoll_);
+}
+
+uint64_t Server::Add(Source source) {
+  const uint64_t token = next_token_++;
+  epoll_event event = {};
+  event.events = EPOLLIN;
+  event.data.u64 = token;
+  epoll_ctl(epoll_, EPOLL_CTL_ADD, source.fd, &event);
+  if (source.kind == Kind::kPeer) ++peers_;
+  sources_.emplace(token, source);
+  return token;
+}
+
+void Server::Remove(uint64_t token) {
+  auto it = sources_.find(token);
+  if (it == sources_.end()) return;
+  if (it->second.kind == Kind::kPeer) --peers_;
+  close(it->second.fd);
+  sources_.erase(it);
+}
+
+void Server::Run(std::chrono::milliseconds idle) {
+  auto quiet_since = Now();
+  for (;;) {
+    epoll_event events[64];
+    const int n = epoll_wait(epoll_, events, std::size(events), peers_ == 0 ? 100 : -1);
+    if (n < 0 && errno != EINTR) return;
+    for (int i = 0; i < n; ++i) {
+      const uint64_t token = events[i].data.u64;
+      auto it = sources_.find(token);
+      if (it == sources_.end()) continue;
+      switch (it->second.kind) {
+        case Kind::kListener:
+          Accept();
+          break;
+        case Kind::kTimer: {
+          uint64_t expirations;
+          if (read(timer_, &expirations, sizeof(expirations)) > 0) armed_ = {};
+          break;
+        }
+        case Kind::kProcess:
+          DropClient(it->second.client);
+          break;
+        case Kind::kPeer:
+          if (events[i].events & EPOLLOUT) {
+            if (auto client = clients_.find(it->second.client); client != clients_.end())
+              Flush(client->second);
+          }
+          if (events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) OnPeer(token);
+          break;
+      }
+    }
+    RunModels();
+    SetTimer();
+    if (peers_ > 0) quiet_since = Now();
+    if (Now() - quiet_since >= idle) return;
+  }
+}
+
+void Server::Accept() {
+  const int listener = sources_.at(1).fd;
+  const int fd = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+  if (fd < 0) return;
+  ucred peer = {};
+  socklen_t size = sizeof(peer);
+  if (peers_ >= kMaxPeers || getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
+    close(fd);
+    return;
+  }
+  Add({.kind = Kind::kPeer, .fd = fd, .pid = peer.pid});
+}
+
+void Server::OnPeer(uint64_t token) {
+  // A few messages at a time: a client that launches in bursts is served
+  // quickly and cannot keep the others waiting.
+  for (int i = 0; i < 16; ++i) {
+    auto it = sources_.find(token);
+    if (it == sources_.end()) return;
+    alignas(8) char buffer[256];
+    const ssize_t n = recv(it->second.fd, buffer, sizeof(buffer), MSG_TRUNC);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    const size_t size = n > 0 ? static_cast<size_t>(n) : 0;
+    bool keep = size > 0 && size <= sizeof(buffer);
+    if (keep) {
+      Source& source = it->second;
+      keep = !source.greeted              ? OnHello(token, source, buffer, size)
+             : source.role == Role::kWork ? OnWork(source, buffer, size)
+                                          : OnControl(source, buffer, size);
+    }
+    if (!keep) {
+      DropPeer(token);
+      return;
+    }
+  }
+}
+
+bool Server::OnHello(uint64_t token, Source& source, const void* data, size_t size) {
+  Hello hello;
+  if (size != sizeof(hello)) return false;
+  memcpy(&hello, data, sizeof(hello));
+  HelloReply reply;
+  reply.gpus = static_cast<uint32_t>(gpus_.size());
+  reply.identity = identity_;
+  if (hello.op != Op::kHello || hello.magic != kMagic || hello.version != kVersion) {
+    reply.answer = Answer::kRefused;
+    SendOne(source.fd, reply);
+    return false;
+  }
+  if (hello.role == Role::kWork) {
+    auto client = clients_.find(hello.client);
+    if (client == clients_.end() || client->second.pid != source.pid || client->second.work != 0)
+      return false;
+    client->second.work = token;
+    source.client = hello.client;
+  } else if (hello.role == Role::kCuda) {
+    source.client = next_client_++;
+    Client& client = clients_[source.client];
+    client.pid = source.pid;
+    client.control = token;
+    if (const int pidfd = PeerProcess(source.fd, source.pid); pidfd >= 0) {
+      client.process = Add({.kind = Kind::kProcess, .fd = pidfd, .client = source.client});
+    }
+    reply.client = source.client;
+  } else if (hello.role != Role::kNvml) {
+    return false;
+  }
+  source.role = hello.role;
+  source.greeted = true;
+  return SendOne(source.fd, reply);
+}
+
+bool Server::OnControl(Source& source, const void* data, size_t size) {
+  Request request;
+  if (size != sizeof(request)) return false;
+  memcpy(&request, data, sizeof(request));
+  if (request.gpu >= gpus_.size() || request.amount > kMaxAmount) return false;
+  Gpu& gpu = *gpus_[request.gpu];
+  Reply reply;
+  switch (request.op) {
+    case Op::kMemory:
+      reply.values[0] = sim::kH200.nvml_total;
+      reply.values[1] = sim::kH200.nvml_total - sim::kH200.usable;
+      reply.values[2] = sim::kH200.usable;
+      reply.values[3] = gpu.memory.used();
+      break;
+    case Op::kUtilization:
+      reply.values[0] = static_cast<uint64_t>(gpu.model.BusyShare(Now(), std::chrono::seconds(1)) * 1e6);
+      break;
+    case Op::kProcesses:
+      return SendProcesses(source, request.gpu);
+    case Op::kAddContext:
+    case Op::kRemoveContext:
+    case Op::kTake:
+    case Op::kGive:
+    case Op::kTouchManaged:
+    case Op::kFreeManaged:
+      if (source.role != Role::kCuda) return false;
+      reply.answer = Change(source.client, request);
+      break;
+    default:
+      return false;
+  }
+  return SendOne(source.fd, reply);
+}
+
+Answer Server::Change(uint64_t client, const Request& request) {
+  sim::DeviceMemory& memory = gpus_[request.gpu]->memory;
+  const auto taken = [](bool ok) { return ok ? Answer::kOk : Answer::kOutOfMemory; };
+  const auto given = [](bool ok) { return ok ? Answer::kOk : Answer::kInvalid; };
+  switch (request.op) {
+    case Op::kAddContext:
+      return taken(memory.AddContext(client));
+    case Op::kRemoveContext:
+      return given(memory.RemoveContext(client));
+    case Op::kTake:
+      return taken(memory.Take(client, request.amount));
+    case Op::kGive:
+      return given(memory.Give(client, request.amount));
+    case Op::kTouchManaged:
+      return taken(memory.TouchManaged(client, request.amount));
+    default:
+      return given(memory.FreeManaged(client, request.amount));
+  }
+}
+
+bool Server::SendProcesses(const Source& source, uint32_t gpu) {
+  // A process may have connected more than once (two copies of the library):
+  // it is still one process.
+  std::map<pid_t, uint64_t> own;
+  for (const auto& [id, client] : clients_) {
+    if (gpus_[gpu]->memory.Listed(id)) own[client.pid] += gpus_[gpu]->memory.OwnBytes(id);
+  }
+  ProcessList list;
+  for (const auto& [pid, bytes] : own) {
+    if (list.count == kMaxListed) break;
+    list.entries[list.count++] = {static_cast<uint32_t>(pid), 0, bytes};
+  }
+  const size_t size = offsetof(ProcessList, entries) + list.count * sizeof(ProcessEntry);
+  return send(source.fd, &list, size, MSG_NOSIGNAL | MSG_DONTWAIT) == static_cast<ssize_t>(size);
+}
+
+bool Server::OnWork(Source& source, const void* data, size_t size) {
+  Launch launch;
+  if (size != sizeof(launch)) return false;
+  memcpy(&launch, data, sizeof(launch));
+  auto it = clients_.find(source.client);
+  if (it == clients_.end() || launch.op != Op::kLaunch || launch.gpu >= gpus_.size()) return false;
+  Client& client = it->second;
+  if (launch.duration_ns > kMaxKernelNs || launch.blocks == 0 || launch.blocks > (1ULL << 48) ||
+      launch.threads_per_block == 0 || launch.threads_per_block > 1024 || client.in_flight >= kMaxInFlight) {
+    return false;
+  }
+  ++client.in_flight;
+  gpus_[launch.gpu]->model.Launch(Now(), source.client, launch.stream,
+                                  {.id = launch.kernel,
+                                   .duration = std::chrono::nanoseconds(launch.duration_ns),
+                                   .blocks = launch.blocks,
+                                   .threads_per_block = launch.threads_per_block});
+  return true;
+}
+
+void Server::DropPeer(uint64_t token) {
+  auto it = sources_.find(token);
+  if (it == sources_.end()) return;
+  const uint64_t client = it->second.client;
+  const bool whole = it->second.role != Role::kNvml && client != 0;
+  Remove(token);
+  if (whole) DropClient(client);
+}
+
+void Server::DropClient(uint64_t id) {
+  auto it = clients_.find(id);
+  if (it == clients_.end()) return;
+  const Client client = std::move(it->second);
+  clients_.erase(it);
+  for (auto& gpu : gpus_) {
+    gpu->memory.RemoveProcess(id);
+    gpu->model.RemoveProcess(Now(), id);
+  }
+  Remove(client.control);
+  Remove(client.work);
+  Remove(client.process);
+}
+
+void Server::RunModels() {
+  for (auto& gpu : gpus_) {
+    gpu->model.Advance(Now());
+    for (const auto& done : gpu->model.TakeCompletions()) {
+      auto client = clients_.find(done.process);
+      if (client == clients_.end()) continue;
+      Completion completion;
+      completion.kernel = done.kernel;
+      completion.start_ns = done.start.count();
+      completion.end_ns = done.end.count();
+      client->second.unsent.push_back(completion);
+    }
+  }
+  for (auto& [id, client] : clients_) {
+    if (!client.unsent.empty()) Flush(client);
+  }
+}
+
+void Server::Flush(Client& client) {
+  auto source = sources_.find(client.work);
+  if (source == sources_.end()) return;
+  while (!client.unsent.empty() && SendOne(source->second.fd, client.unsent.front())) {
+    client.unsent.pop_front();
+    --client.in_flight;
+  }
+  const bool full = !client.unsent.empty();
+  if (full == client.waits_for_room) return;
+  client.waits_for_room = full;
+  epoll_event event = {};
+  event.events = full ? EPOLLIN | EPOLLOUT : EPOLLIN;
+  event.data.u64 = client.work;
+  epoll_ctl(epoll_, EPOLL_CTL_MOD, source->second.fd, &event);
+}
+
+void Server::SetTimer() {
+  std::chrono::nanoseconds next{};
+  for (const auto& gpu : gpus_) {
+    const auto event = gpu->model.NextEventTime();
+    if (event && (next.count() == 0 || *event < next)) next = *event;
+  }
+  if (next == armed_) return;
+  armed_ = next;
+  itimerspec when = {};
+  if (next.count() != 0) {
+    // 0 would disarm; a time that has passed fires at once.
+    const int64_t ns = std::max<int64_t>(next.count(), 1);
+    when.it_value.tv_sec = ns / 1'000'000'000;
+    when.it_value.tv_nsec = ns % 1'000'000'000;
+  }
+  timerfd_settime(timer_, TFD_TIMER_ABSTIME, &when, nullptr);
+}
+
+}  // namespace gpumux::softgpu

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "sim/device_memory.h"
+#include "sim/gpu_model.h"
+#include "softgpu/protocol.h"
+
+namespace gpumux::softgpu {
+
+// One thread that owns the state of all GPUs of a directory: who holds how much
+// memory, and the schedule. Every message is checked; a client that sends
+// anything else than the protocol allows loses its connection and with it all
+// that it held.
+class Server {
+ public:
+  // `listener` is a listening SOCK_SEQPACKET socket, `identity` names the directory.
+  Server(int listener, uint32_t gpus, uint64_t identity);
+  ~Server();
+
+  // Until nobody has been connected for `idle`.
+  void Run(std::chrono::milliseconds idle);
+
+ private:
+  struct Gpu {
+    explicit Gpu(const sim::GpuSpec& spec) : memory(spec), model(spec) {}
+    sim::DeviceMemory memory;
+    sim::GpuModel model;
+  };
+  enum class Kind { kListener, kTimer, kPeer, kProcess };
+  // What an epoll token stands for. Tokens are never used twice, so an event
+  // for something closed a moment ago finds nothing.
+  struct Source {
+    Kind kind;
+    int fd;
+    Role role = Role::kNvml;
+    bool greeted = false;
+    pid_t pid = 0;
+    uint64_t client = 0;
+  };
+  // A process that uses CUDA. Its number is also its name in the models.
+  struct Client {
+    pid_t pid = 0;
+    uint64_t control = 0;  // tokens; 0: none
+    uint64_t work = 0;
+    uint64_t process = 0;
+    uint64_t in_flight = 0;
+    std::deque<Completion> unsent;
+    bool waits_for_room = false;  // its socket is full
+  };
+
+  uint64_t Add(Source source);
+  void Remove(uint64_t token);
+  void Accept();
+  void OnPeer(uint64_t token);
+  // Each is false if the peer has to go.
+  bool OnHello(uint64_t token, Source& source, const void* data, size_t size);
+  bool OnControl(Source& source, const void* data, size_t size);
+  bool OnWork(Source& source, const void* data, size_t size);
+  bool SendProcesses(const Source& source, uint32_t gpu);
+  Answer Change(uint64_t client, const Request& request);
+
+  void DropPeer(uint64_t token);
+  void DropClient(uint64_t client);
+  void RunModels();
+  void Flush(Client& client);
+  void SetTimer();
+
+  int epoll_;
+  int timer_;
+  uint64_t identity_;
+  uint64_t next_token_ = 1;
+  uint64_t next_client_ = 1;
+  std::map<uint64_t, Source> sources_;
+  std::map<uint64_t, Client> clients_;
+  std::vector<std::unique_ptr<Gpu>> gpus_;
+  size_t peers_ = 0;
+  std::chrono::nanoseconds armed_{0};
+};
+
+}  // namespace gpumux::softgpu
