@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/api.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "daemon/user_name.h"
+
+namespace gpumux::daemon {
+
+namespace {
+
+ApiServer::Response Failure(const Error& error) { return {HttpStatus(error.code), Report::ErrorBody(error)}; }
+
+ApiServer::Response NoSuchPath(const ApiServer::Request& request) {
+  return Failure({Code::kNotFound, fmt::format("there is no {} {} here", request.method, request.path), ""});
+}
+
+}  // namespace
+
+ApiServer::Response Api::Handle(const ApiServer::Request& request) {
+  const bool get = request.method == "GET";
+  if (get && request.path == "/v1/status") {
+    monitor_.RefreshAll();
+    return {200, report_.Status()};
+  }
+  if (get && request.path == "/v1/version") return {200, report_.Version()};
+  if (get && request.path == "/v1/tenants") return {200, report_.TenantList(request.query == "all=1")};
+  constexpr std::string_view kTenants = "/v1/tenants/";
+  if (request.path.starts_with(kTenants)) return Tenant(request, request.path.substr(kTenants.size()));
+  return NoSuchPath(request);
+}
+
+ApiServer::Response Api::Tenant(const ApiServer::Request& request, std::string rest) {
+  const size_t slash = rest.find('/');
+  const std::string id = rest.substr(0, slash);
+  const std::string action = slash == std::string::npos ? "" : rest.substr(slash + 1);
+  if (request.method == "GET" && action.empty()) {
+    monitor_.RefreshAll();
+    if (auto body = report_.TenantDetail(id)) return {200, std::move(*body)};
+    return Failure({Code::kNotFound, "there is no tenant of that id", "see them with: gpumux ps"});
+  }
+  if (request.method == "POST" && action == "stop") {
+    if (Status may = MayChange(id, request.peer); !may) return Failure(may.error());
+    const auto stop = ParseStopRequest(request.body);
+    if (!stop) return Failure(stop.error());
+    const Status stopped = leases_.Stop(id, *stop, "stopped by " + UserName(request.peer.uid));
+    if (!stopped) return Failure(stopped.error());
+    return {200, report_.Done()};
+  }
+  return NoSuchPath(request);
+}
+
+Status Api::MayChange(const std::string& id, const ipc::PeerIdentity& peer) const {
+  std::optional<uid_t> owner;
+  if (const auto* tenant = tenants_.FindAny(id)) owner = tenant->uid;
+  for (const auto& [request, waiter] : leases_.waiters()) {
+    if (waiter.id == id) owner = waiter.uid;
+  }
+  if (!owner) return Fail(Code::kNotFound, "there is no tenant of that id", "see them with: gpumux ps");
+  if (peer.uid == 0 || peer.uid == *owner || peer.uid == ::getuid()) return {};
+  return Fail(Code::kDenied, fmt::format("the tenant is {}'s", UserName(*owner)), "ask them, or root");
+}
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "daemon/api_server.h"
+#include "daemon/leases.h"
+#include "daemon/report.h"
+
+namespace gpumux::daemon {
+
+// What is at which path, and who may change what: reading is everybody's who
+// can connect, changing a tenant its owner's, root's and the daemon's user's.
+class Api {
+ public:
+  Api(Report& report, Tenants& tenants, Leases& leases, Monitor& monitor)
+      : report_(report), tenants_(tenants), leases_(leases), monitor_(monitor) {}
+
+  ApiServer::Response Handle(const ApiServer::Request& request);
+
+ private:
+  ApiServer::Response Tenant(const ApiServer::Request& request, std::string rest);
+  Status MayChange(const std::string& id, const ipc::PeerIdentity& peer) const;
+
+  Report& report_;
+  Tenants& tenants_;
+  Leases& leases_;
+  Monitor& monitor_;
+};
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/api_server.h"
+
+#include <sys/socket.h>
+
+#include <boost/asio/local/stream_protocol.hpp>
+#include <boost/beast/core/basic_stream.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http.hpp>
+
+#include "base/log.h"
+#include "daemon/event_loop_asio.h"
+
+namespace gpumux::daemon {
+
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = beast::http;
+using Protocol = asio::local::stream_protocol;
+using Stream = beast::basic_stream<Protocol>;
+
+constexpr size_t kMaxConnections = 256;
+constexpr uint32_t kMaxHeaderBytes = 8192;
+constexpr uint64_t kMaxBodyBytes = 65536;
+constexpr auto kPatience = std::chrono::seconds(10);
+constexpr int kAcceptsAtOnce = 16;
+
+}  // namespace
+
+struct ApiServer::Impl {
+  struct Connection;
+
+  EventLoop& loop;
+  std::function<Response(const Request&)> handle;
+  ipc::UnixListener listener;
+  EventLoop::Watch watch;
+  size_t connections = 0;
+
+  void Accept();
+};
+
+struct ApiServer::Impl::Connection : std::enable_shared_from_this<Connection> {
+  Connection(Impl& s, Protocol::socket socket, ipc::PeerIdentity p)
+      : server(s), stream(std::move(socket)), peer(p) {
+    ++server.connections;
+  }
+  ~Connection() { --server.connections; }
+
+  void Read() {
+    parser.emplace();
+    parser->header_limit(kMaxHeaderBytes);
+    parser->body_limit(kMaxBodyBytes);
+    stream.expires_after(kPatience);
+    http::async_read(stream, buffer, *parser, [self = shared_from_this()](beast::error_code error, size_t) {
+      if (error == http::error::end_of_stream) return;
+      if (!error) return self->Answer();
+      // What arrived is no request, or too large: said so where the peer may still listen.
+      if (error.category() == http::make_error_code(http::error::bad_method).category()) {
+        self->Write({error == http::error::body_limit || error == http::error::header_limit ? 413 : 400,
+                     "{\"error\":{\"code\":\"invalid\",\"message\":\"not an HTTP request that is served "
+                     "here\",\"hint\":\"\"}}\n"},
+                    11, false);
+      }
+    });
+  }
+
+  void Answer() {
+    const auto& message = parser->get();
+    Request request;
+    request.method = std::string(message.method_string());
+    const std::string target(message.target());
+    const size_t question = target.find('?');
+    request.path = target.substr(0, question);
+    if (question != std::string::npos) request.query = target.substr(question + 1);
+    request.body = message.body();
+    request.peer = peer;
+    Write(server.handle(request), message.version(), message.keep_alive());
+  }
+
+  void Write(Response answer, unsigned version, bool keep_alive) {
+    response = {};
+    response.version(version);
+    response.result(static_cast<unsigned>(answer.status));
+    response.set(http::field::server, "gpumuxd");
+    response.set(http::field::content_type, "application/json");
+    response.keep_alive(keep_alive);
+    response.body() = std::move(answer.body);
+    response.prepare_payload();
+    stream.expires_after(kPatience);
+    http::async_write(stream, response,
+                      [self = shared_from_this(), keep_alive](beast::error_code error, size_t) {
+                        if (!error && keep_alive) return self->Read();
+                        beast::error_code ignored;
+                        self->stream.socket().shutdown(Protocol::socket::shutdown_both, ignored);
+                      });
+  }
+
+  Impl& server;
+  Stream stream;
+  ipc::PeerIdentity peer;
+  beast::flat_buffer buffer{kMaxHeaderBytes + kMaxBodyBytes};
+  std::optional<http::request_parser<http::string_body>> parser;
+  http::response<http::string_body> response;
+};
+
+void ApiServer::Impl::Accept() {
+  for (int i = 0; i < kAcceptsAtOnce; ++i) {
+    auto fd = listener.Accept();
+    if (!fd) {
+      LogError("API socket: {}", fd.error().ToString());
+      return;
+    }
+    if (!fd->valid()) return;
+    const auto peer = ipc::PeerOf(fd->get());
+    if (!peer || connections >= kMaxConnections) continue;
+    Protocol::socket socket(loop.impl().context);
+    beast::error_code error;
+    socket.assign(Protocol(), fd->get(), error);
+    if (error) continue;
+    fd->release();
+    std::make_shared<Connection>(*this, std::move(socket), *peer)->Read();
+  }
+}
+
+ApiServer::ApiServer(EventLoop& loop, std::function<Response(const Request&)> handle)
+    : impl_(new Impl{loop, std::move(handle), {}, {}, 0}) {}
+ApiServer::~ApiServer() = default;
+
+Status ApiServer::Listen(const std::string& path, mode_t mode) {
+  auto listener = ipc::UnixListener::Listen(path, SOCK_STREAM, mode);
+  if (!listener) return tl::unexpected(listener.error());
+  impl_->listener = std::move(*listener);
+  impl_->watch = impl_->loop.OnReadable(impl_->listener.fd(), [impl = impl_.get()] { impl->Accept(); });
+  return {};
+}
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/credit_desk.h"
+
+#include <algorithm>
+
+#include "daemon/usage.h"
+
+namespace gpumux::daemon {
+
+namespace {
+
+// A driver's allocation takes up to some hundred microseconds; 2 s is far
+// beyond any, and short enough for a program to get its out-of-memory.
+constexpr Time kParkLimit = std::chrono::seconds(2);
+constexpr Time kRetryPeriod = std::chrono::milliseconds(1);
+constexpr Time kReadingAge = std::chrono::milliseconds(50);
+// Of one daemon; beyond it asks are judged at once.
+constexpr size_t kMaxParked = 65536;
+
+}  // namespace
+
+void CreditDesk::Submit(Ask ask) {
+  if (Try(ask, parked_.size() >= kMaxParked) == Outcome::kDone) return;
+  parked_.push_back({std::move(ask), clock_.Now() + kParkLimit});
+  if (!timer_) timer_ = loop_.Every(kRetryPeriod, [this] { Retry(); });
+}
+
+void CreditDesk::Forget(uint64_t session) {
+  parked_.remove_if([&](const Parked& parked) { return parked.ask.session == session; });
+}
+
+void CreditDesk::Retry() {
+  // A reply that fails may end a session and so call Forget: work on our own list.
+  std::list<Parked> now;
+  now.swap(parked_);
+  const Time time = clock_.Now();
+  while (!now.empty()) {
+    if (Try(now.front().ask, time >= now.front().deadline) == Outcome::kDone) {
+      now.pop_front();
+    } else {
+      parked_.splice(parked_.end(), now, now.begin());
+    }
+  }
+  if (parked_.empty()) timer_ = {};
+}
+
+CreditDesk::Outcome CreditDesk::Try(const Ask& ask, bool last_time) {
+  Tenant* tenant = tenants_.Find(ask.tenant);
+  const auto member =
+      tenant ? tenant->members.find(ask.process) : std::map<core::ProcessKey, Member>::iterator();
+  if (!tenant || member == tenant->members.end() || member->second.died || !member->second.page) {
+    Refuse(ask, GPUMUX_REASON_NOT_A_TENANT);
+    return Outcome::kDone;
+  }
+  const size_t gpu_index = tenant->gpus[ask.slot];
+  monitor_.RefreshIfOlder(gpu_index, kReadingAge);
+  GpuState& gpu = *machine_.gpus()[gpu_index];
+  if (tenant->frozen) {
+    Refuse(ask, GPUMUX_REASON_LIMIT);
+    return Outcome::kDone;
+  }
+
+  const uint64_t bytes = ask.context ? gpu.cost.ChargeBytes() : ask.bytes;
+  const auto attempt = [&](bool with_slack) {
+    if (ask.context) return gpu.ledger.ChargeOverhead(tenant->id, ask.process, bytes);
+    return gpu.ledger.GrantCredit(tenant->id, ask.process, bytes, with_slack);
+  };
+  auto grant = attempt(/*with_slack=*/true);
+  if (grant.verdict != core::Verdict::kGranted && RecallCredit(*tenant, ask.slot, gpu) > 0) {
+    grant = attempt(/*with_slack=*/false);
+  }
+  if (grant.verdict == core::Verdict::kDeviceFull && RecallBurst(tenants_, gpu_index, gpu) > 0) {
+    grant = attempt(/*with_slack=*/false);
+  }
+
+  if (grant.verdict == core::Verdict::kGranted) {
+    if (ask.context) {
+      // The allowance for code that is loaded lazily, as far as there is room.
+      const uint64_t allowance =
+          std::min(core::kLazyCodeAllowanceBytes, gpu.ledger.AvailableBytes(tenant->id));
+      gpu.ledger.ChargeOverhead(tenant->id, ask.process, allowance);
+      ++member->second.gpus[ask.slot].pending_contexts;
+      Answered(ask, bytes + allowance, 0);
+    } else {
+      member->second.page->AddCredit(ask.slot, grant.slack_bytes);
+      Answered(ask, 0, bytes);
+    }
+    monitor_.Publish(gpu_index);
+    return Outcome::kDone;
+  }
+
+  if (!last_time) {
+    if (death_unnoticed && death_unnoticed(*tenant)) return Outcome::kLater;
+    std::map<core::TenantId, uint64_t> cancelled;
+    for (const auto& [id, entry] : gpu.ledger.Tenants()) {
+      const Tenant* other = tenants_.Find(id);
+      const auto slot = other ? SlotOf(*other, gpu_index) : std::nullopt;
+      if (slot) cancelled[id] = Measure(*other, *slot, gpu).uncommitted_bytes;
+    }
+    if (gpu.ledger.WouldFit(tenant->id, bytes, cancelled)) return Outcome::kLater;
+  }
+  Refuse(ask, grant.verdict == core::Verdict::kLimit ? GPUMUX_REASON_LIMIT : GPUMUX_REASON_DEVICE_FULL);
+  return Outcome::kDone;
+}
+
+void CreditDesk::Answered(const Ask& ask, uint64_t charged_bytes, uint64_t credit_bytes) {
+  Answer answer{.reason = GPUMUX_REASON_NONE,
+                .charged_bytes = charged_bytes,
+                .limit_bytes = 0,
+                .used_bytes = 0,
+                .promisable_bytes = 0};
+  Tenant& tenant = *tenants_.Find(ask.tenant);
+  GpuState& gpu = *machine_.gpus()[tenant.gpus[ask.slot]];
+  answer.limit_bytes = gpu.ledger.ToldLimitBytes(ask.tenant);
+  answer.used_bytes = gpu.ledger.Find(ask.tenant)->used_bytes;
+  answer.promisable_bytes = gpu.ledger.PromisableBytes();
+  if (ask.reply(answer)) return;
+  if (ask.context) {
+    Member& member = tenant.members.at(ask.process);
+    --member.gpus[ask.slot].pending_contexts;
+    gpu.ledger.SetOverhead(ask.tenant, ask.process,
+                           gpu.ledger.Find(ask.tenant, ask.process)->overhead_bytes - charged_bytes);
+  } else {
+    gpu.ledger.TakeBack(ask.tenant, ask.process, credit_bytes);
+  }
+}
+
+void CreditDesk::Refuse(const Ask& ask, uint32_t reason) {
+  Answer answer;
+  answer.reason = reason;
+  if (const Tenant* tenant = tenants_.Find(ask.tenant); tenant && ask.slot < tenant->gpus.size()) {
+    const GpuState& gpu = *machine_.gpus()[tenant->gpus[ask.slot]];
+    answer.limit_bytes = gpu.ledger.ToldLimitBytes(ask.tenant);
+    if (const auto* entry = gpu.ledger.Find(ask.tenant)) answer.used_bytes = entry->used_bytes;
+    answer.promisable_bytes = gpu.ledger.PromisableBytes();
+  }
+  ask.reply(answer);
+}
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <string>
+
+#include "base/clock.h"
+#include "daemon/monitor.h"
+#include "gpumux/abi/session.h"
+
+namespace gpumux::daemon {
+
+// Answers processes that ask for credit or for room for a context. What does
+// not fit, but would if calls under way were cancelled or the dead had returned
+// their bytes, is parked and tried again until that is known.
+class CreditDesk {
+ public:
+  struct Answer {
+    uint32_t reason = GPUMUX_REASON_NONE;  // NONE: granted
+    uint64_t charged_bytes = 0;            // for a context
+    uint64_t limit_bytes = 0;
+    uint64_t used_bytes = 0;
+    uint64_t promisable_bytes = 0;
+  };
+
+  struct Ask {
+    uint64_t session = 0;  // for Forget
+    std::string tenant;
+    core::ProcessKey process = 0;
+    unsigned slot = 0;
+    bool context = false;
+    uint64_t bytes = 0;  // not for a context, whose cost is known
+    // False: the asker is gone, and what was granted is taken back.
+    std::function<bool(const Answer&)> reply;
+  };
+
+  CreditDesk(Machine& machine, Tenants& tenants, Monitor& monitor, EventLoop& loop, const Clock& clock)
+      : machine_(machine), tenants_(tenants), monitor_(monitor), loop_(loop), clock_(clock) {}
+
+  // Asked before a refusal: is a process of the tenant dead without the daemon
+  // having come to it? Its bytes are about to return.
+  std::function<bool(const Tenant&)> death_unnoticed;
+
+  void Submit(Ask ask);
+  // Parked asks of a session that hung up are dropped.
+  void Forget(uint64_t session);
+  // Bytes came back: parked asks are tried at once.
+  void Retry();
+  size_t parked() const { return parked_.size(); }
+
+ private:
+  struct Parked {
+    Ask ask;
+    Time deadline;
+  };
+  enum class Outcome { kDone, kLater };
+
+  Outcome Try(const Ask& ask, bool last_time);
+  void Refuse(const Ask& ask, uint32_t reason);
+  void Answered(const Ask& ask, uint64_t charged_bytes, uint64_t credit_bytes);
+
+  Machine& machine_;
+  Tenants& tenants_;
+  Monitor& monitor_;
+  EventLoop& loop_;
+  const Clock& clock_;
+  std::list<Parked> parked_;
+  EventLoop::Watch timer_;
+};
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/daemon.h"
+
+#include <signal.h>
+
+#include "base/log.h"
+#include "base/units.h"
+#include "daemon/api.h"
+#include "daemon/sessions.h"
+
+namespace gpumux::daemon {
+
+namespace {
+constexpr Time kTick = std::chrono::seconds(1);
+}  // namespace
+
+struct Daemon::Parts {
+  Parts(DaemonSettings s, gpu::GpuSource source, gpu::Nvml& nvml, const Clock& c)
+      : settings(std::move(s)),
+        clock(c),
+        machine(std::move(source), nvml, loop, settings.paths.api_socket),
+        monitor(machine, tenants, clock),
+        reaper(machine, tenants, monitor, loop, clock),
+        desk(machine, tenants, monitor, loop, clock),
+        leases(machine, tenants, monitor, loop, clock,
+               {settings.paths.session_socket, settings.guard_library}),
+        sessions(machine, tenants, monitor, reaper, desk, leases, loop, clock),
+        report(machine, tenants, leases, clock),
+        api(report, tenants, leases, monitor),
+        api_server(loop, [this](const ApiServer::Request& request) { return api.Handle(request); }) {
+    monitor.adopt = [this](Tenant& tenant, const ProcessName& process) {
+      return reaper.Adopt(tenant, process).value_or(nullptr);
+    };
+    desk.death_unnoticed = [this](const Tenant& tenant) { return reaper.DeathUnnoticed(tenant); };
+    reaper.on_returned = [this](Tenant& tenant) {
+      leases.CheckEnd(tenant);
+      leases.ScheduleSoon();
+      loop.Post([this] { desk.Retry(); });
+    };
+  }
+
+  void Tick() {
+    machine.ClaimFree();
+    monitor.RefreshAll();
+    leases.WatchGuards();
+    leases.Schedule();
+    sessions.DropSilent();
+    if (!leases.Idle())
+      idle_since.reset();
+    else if (!idle_since)
+      idle_since = clock.Now();
+    if (settings.idle_exit && idle_since && clock.Now() - *idle_since >= *settings.idle_exit) {
+      LogInfo("no tenant for {}: leaving", FormatDuration(*settings.idle_exit));
+      loop.Stop();
+    }
+  }
+
+  DaemonSettings settings;
+  const Clock& clock;
+  EventLoop loop;
+  Tenants tenants;
+  Machine machine;
+  Monitor monitor;
+  Reaper reaper;
+  CreditDesk desk;
+  Leases leases;
+  Sessions sessions;
+  Report report;
+  Api api;
+  ApiServer api_server;
+  EventLoop::Watch tick, signals;
+  std::optional<Time> idle_since;
+};
+
+Daemon::Daemon(DaemonSettings settings, gpu::GpuSource source, gpu::Nvml& nvml, const Clock& clock)
+    : parts_(std::make_unique<Parts>(std::move(settings), std::move(source), nvml, clock)) {}
+
+Daemon::~Daemon() = default;
+
+Status Daemon::Start() {
+  Parts& parts = *parts_;
+  parts.machine.Start();
+  parts.monitor.RefreshAll();
+  const mode_t mode = parts.settings.for_everyone ? 0666 : 0600;
+  // The API first: who waits for the session socket finds both.
+  if (Status status = parts.api_server.Listen(parts.settings.paths.api_socket, mode); !status) return status;
+  if (Status status = parts.sessions.Listen(parts.settings.paths.session_socket, mode); !status)
+    return status;
+  parts.tick = parts.loop.Every(kTick, [&parts] { parts.Tick(); });
+  parts.signals = parts.loop.OnSignals({SIGTERM, SIGINT}, [&parts](int signal) {
+    LogInfo("signal {}: leaving; {} tenant(s) go on with their limits", signal, parts.tenants.live().size());
+    parts.loop.Stop();
+  });
+  LogInfo("ready: {} GPU(s){}, {}", parts.machine.gpus().size(),
+          parts.machine.source().simulated ? " (software)" : "", parts.settings.paths.session_socket);
+  return {};
+}
+
+void Daemon::Run() { parts_->loop.Run(); }
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/clock.h"
+#include "base/paths.h"
+#include "gpu/nvml.h"
+
+namespace gpumux::daemon {
+
+struct DaemonSettings {
+  RuntimePaths paths;
+  std::string guard_library;
+  // Leave when there has been no tenant and no request for this long.
+  std::optional<std::chrono::nanoseconds> idle_exit;
+  bool for_everyone = false;  // the machine's daemon: other users may connect
+};
+
+// All parts of gpumuxd, wired together on one loop.
+class Daemon {
+ public:
+  Daemon(DaemonSettings settings, gpu::GpuSource source, gpu::Nvml& nvml, const Clock& clock);
+  ~Daemon();
+
+  // Opens the sockets. kConflict: another daemon listens there.
+  Status Start();
+  // Until SIGTERM, SIGINT, or idle long enough. Tenants go on.
+  void Run();
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/leases.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/process.h"
+#include "base/units.h"
+#include "daemon/process_tree.h"
+#include "daemon/report.h"
+#include "daemon/usage.h"
+#include "daemon/user_name.h"
+
+namespace gpumux::daemon {
+
+namespace {
+// How long `run` waits for the figures of processes that outlive its child.
+constexpr Time kSummaryPatience = std::chrono::seconds(2);
+constexpr Time kKillAgain = std::chrono::seconds(1);
+}  // namespace
+
+Leases::Leases(Machine& machine, Tenants& tenants, Monitor& monitor, EventLoop& loop, const Clock& clock,
+               LeaseSettings settings)
+    : machine_(machine),
+      tenants_(tenants),
+      monitor_(monitor),
+      loop_(loop),
+      clock_(clock),
+      settings_(std::move(settings)) {}
+
+void Leases::Request(uint64_t session, const ipc::PeerIdentity& peer, RunRequest request) {
+  const auto run = peer.pid > 0 ? NameProcess(peer.pid) : std::nullopt;
+  if (!run) {
+    send_refused(session, {Code::kUnsupported,
+                           "the daemon cannot see the process that asks: another pid namespace", ""});
+    return;
+  }
+  Waiter waiter;
+  waiter.session = session;
+  waiter.id = Tenants::NewId();
+  waiter.uid = peer.uid;
+  waiter.run = *run;
+  waiter.since = clock_.Now();
+  const uint64_t id = next_request_++;
+  request.ask.id = id;
+  if (!queue_.Push(request.ask)) {
+    send_refused(session, {Code::kDenied, fmt::format("{} requests wait already", core::Queue::kMaxWaiting),
+                           "try later"});
+    return;
+  }
+  if (request.wait && request.wait_limit) {
+    waiter.timeout = loop_.After(*request.wait_limit, [this, id] {
+      std::string reason;
+      for (const auto& waiting : queue_.waiting()) {
+        if (waiting.request.id == id) reason = waiting.reason;
+      }
+      Refuse(id, {Code::kTimeout, "waited as long as was asked: " + reason, ""});
+      ScheduleSoon();
+    });
+  }
+  waiter.request = std::move(request);
+  waiters_.emplace(id, std::move(waiter));
+  machine_.ClaimFree();
+  Schedule();
+}
+
+void Leases::Schedule() {
+  if (queue_.waiting().empty()) return;
+  monitor_.RefreshAll();
+  // Bytes beyond guarantees that nobody uses are there for a new promise.
+  for (size_t i = 0; i < machine_.gpus().size(); ++i) RecallBurst(tenants_, i, *machine_.gpus()[i]);
+  while (auto outcome = queue_.Next(machine_.Snapshot())) {
+    if (const auto* placement = std::get_if<core::Placement>(&outcome->decision)) {
+      Grant(outcome->request.id, *placement);
+    } else {
+      Refuse(outcome->request.id, std::get<Error>(outcome->decision));
+    }
+  }
+  std::vector<std::pair<uint64_t, std::string>> impatient;
+  for (const auto& waiting : queue_.waiting()) {
+    const auto it = waiters_.find(waiting.request.id);
+    if (it != waiters_.end() && !it->second.request.wait)
+      impatient.emplace_back(waiting.request.id, waiting.reason);
+  }
+  for (const auto& [id, reason] : impatient) {
+    Refuse(id, {Code::kConflict, reason, "wait with --wait or ask for less"});
+  }
+  TellWaiters();
+}
+
+void Leases::ScheduleSoon() {
+  if (schedule_posted_) return;
+  schedule_posted_ = true;
+  loop_.Post([this] {
+    schedule_posted_ = false;
+    Schedule();
+  });
+}
+
+void Leases::Refuse(uint64_t request_id, const Error& error) {
+  const auto it = waiters_.find(request_id);
+  queue_.Remove(request_id);
+  if (it == waiters_.end()) return;
+  const uint64_t session = it->second.session;
+  LogInfo("{} of {}: refused: {}", it->second.request.ask.name, UserName(it->second.uid), error.ToString());
+  waiters_.erase(it);
+  send_refused(session, error);
+}
+
+void Leases::Grant(uint64_t request_id, const core::Placement& placement) {
+  const auto it = waiters_.find(request_id);
+  if (it == waiters_.end()) return;
+  if (::access(settings_.guard_library.c_str(), R_OK) != 0) {
+    Refuse(request_id,
+           {Code::kInternal, "the guard is missing: " + settings_.guard_library, "install gpumux again"});
+    return;
+  }
+  auto tenant = std::make_unique<Tenant>();
+  Waiter& waiter = it->second;
+  tenant->id = waiter.id;
+  tenant->session = waiter.session;
+  tenant->uid = waiter.uid;
+  tenant->run = waiter.run;
+  tenant->mode = placement.mode;
+  tenant->mode_reason = placement.mode_reason;
+  tenant->shares = placement.shares;
+  tenant->admitted = clock_.Now();
+  tenant->admitted_wall = clock_.WallTime();
+  tenant->waited_seconds = std::chrono::duration<double>(clock_.Now() - waiter.since).count();
+  tenant->request = std::move(waiter.request);
+  std::vector<TenantPages::Gpu> page_gpus;
+  for (const core::Share& share : placement.shares) {
+    const size_t index = *machine_.Find(share.gpu);
+    const GpuState& gpu = *machine_.gpus()[index];
+    tenant->gpus.push_back(index);
+    page_gpus.push_back({share.gpu, gpu.ledger.TotalBytes(), gpu.cost.ChargeBytes()});
+  }
+  tenant->peak_bytes.resize(tenant->gpus.size());
+  tenant->readings_above.resize(tenant->gpus.size());
+  auto pages =
+      TenantPages::Create(tenant->id, page_gpus, tenant->request.strict, machine_.source().simulated);
+  if (!pages) {
+    Refuse(request_id, pages.error());
+    return;
+  }
+  tenant->pages = std::move(*pages);
+  for (size_t slot = 0; slot < tenant->gpus.size(); ++slot) {
+    GpuState& gpu = *machine_.gpus()[tenant->gpus[slot]];
+    const core::Share& share = tenant->shares[slot];
+    if (gpu.ledger.AddTenant(tenant->id, share.guaranteed_bytes, share.limit_bytes)) {
+      gpu.mode = placement.mode;
+      continue;
+    }
+    // Admission and ledger disagree: a fault of ours. Nothing stays promised.
+    for (size_t undo = 0; undo < slot; ++undo) {
+      GpuState& before = *machine_.gpus()[tenant->gpus[undo]];
+      before.ledger.RemoveTenant(tenant->id);
+      if (before.ledger.Tenants().empty()) before.mode.reset();
+    }
+    Refuse(request_id,
+           {Code::kInternal,
+            fmt::format("the ledger of GPU {} refused what admission granted", gpu.device.index), ""});
+    return;
+  }
+  waiters_.erase(it);
+  Tenant& added = tenants_.Add(std::move(tenant));
+  for (const size_t gpu : added.gpus) monitor_.Publish(gpu);
+  if (added.request.time_limit) {
+    added.time_limit = loop_.After(*added.request.time_limit, [this, id = added.id] {
+      (void)Stop(id, StopRequest{}, "its time was over");
+    });
+  }
+  LogInfo("tenant {} ({}) of {}: {} on {} GPU(s), {} guaranteed", added.id, added.request.ask.name,
+          UserName(added.uid), core::Name(added.mode), added.gpus.size(),
+          FormatBytes(added.shares[0].guaranteed_bytes));
+  std::vector<int> locks;
+  for (const size_t gpu : added.gpus) locks.push_back(machine_.gpus()[gpu]->claim.get());
+  const std::string granted = GrantedJson(added, machine_, settings_.session_socket, settings_.guard_library);
+  if (!send_granted(added.session, granted, locks)) HungUp(added.session);
+}
+
+void Leases::TellWaiters() {
+  std::vector<uint64_t> gone;
+  for (auto& [id, waiter] : waiters_) {
+    std::string reason;
+    const size_t position = queue_.Position(id);
+    if (position == 0) continue;
+    reason = queue_.waiting()[position - 1].reason;
+    std::string json = QueuedJson(position, reason, tenants_);
+    if (json == waiter.last_sent) continue;
+    waiter.last_sent = json;
+    if (!send_queued(waiter.session, json)) gone.push_back(waiter.session);
+  }
+  for (const uint64_t session : gone) HungUp(session);
+}
+
+Tenant* Leases::OfSession(uint64_t session) {
+  for (const auto& [id, tenant] : tenants_.live()) {
+    if (tenant->session == session) return tenant.get();
+  }
+  return nullptr;
+}
+
+void Leases::Started(uint64_t session, pid_t pid) {
+  Tenant* tenant = OfSession(session);
+  if (!tenant || tenant->child) return;
+  const auto stat = ReadProcessStat(pid);
+  if (tenant->state == TenantState::kStarting) tenant->state = TenantState::kRunning;
+  // A program that is over already: RunEnded follows.
+  if (!stat) return;
+  if (stat->parent != tenant->run.pid) {
+    LogWarning("tenant {}: pid {} is not a child of its run (pid {})", tenant->id, pid, tenant->run.pid);
+    return;
+  }
+  auto pidfd = OpenPidfd(pid);
+  if (!pidfd) return;
+  tenant->child = ProcessName{pid, stat->start_time};
+  tenant->child_pidfd = std::move(*pidfd);
+  tenant->child_death = loop_.OnReadable(tenant->child_pidfd.get(), [this, tenant] {
+    tenant->child_death = {};
+    tenant->child_ended = true;
+    CheckEnd(*tenant);
+  });
+  // Stopped before it started.
+  if (tenant->state == TenantState::kStopping) Signal(*tenant, tenant->draining ? SIGKILL : SIGTERM);
+}
+
+void Leases::Ended(uint64_t session, const RunEnded& ended) {
+  Tenant* tenant = OfSession(session);
+  if (!tenant || tenant->ended) return;
+  tenant->child_death = {};
+  tenant->child_ended = true;
+  tenant->summary_due = true;
+  tenant->ended = daemon::Ended{.why = {},
+                                .exit_code = ended.exit_code,
+                                .signal = ended.signal,
+                                .at = clock_.Now(),
+                                .wall = clock_.WallTime()};
+  tenant->summary_timer = loop_.After(kSummaryPatience, [this, tenant] { SendSummary(*tenant); });
+  CheckEnd(*tenant);
+}
+
+void Leases::HungUp(uint64_t session) {
+  for (const auto& [id, waiter] : waiters_) {
+    if (waiter.session != session) continue;
+    LogInfo("{} of {}: hung up while waiting", waiter.request.ask.name, UserName(waiter.uid));
+    queue_.Remove(id);
+    waiters_.erase(id);
+    ScheduleSoon();
+    return;
+  }
+  Tenant* tenant = OfSession(session);
+  if (!tenant) return;
+  tenant->session = 0;
+  // Without a child known to us there will be none, or it has ended.
+  if (!tenant->child) tenant->child_ended = true;
+  CheckEnd(*tenant);
+}
+
+Status Leases::Stop(const std::string& id, const StopRequest& request, const std::string& reason) {
+  for (const auto& [request_id, waiter] : waiters_) {
+    if (waiter.id != id) continue;
+    Refuse(request_id, {Code::kDenied, reason + " while it waited", ""});
+    ScheduleSoon();
+    return {};
+  }
+  Tenant* tenant = tenants_.Find(id);
+  if (!tenant) return Fail(Code::kNotFound, "there is no tenant " + id, "see them with: gpumux ps");
+  if (tenant->stop_reason.empty()) tenant->stop_reason = reason;
+  tenant->state = TenantState::kStopping;
+  LogInfo("tenant {}: {}: signal {}, SIGKILL after {}", id, reason, request.signal,
+          FormatDuration(request.grace));
+  Signal(*tenant, request.signal);
+  tenant->stop_timer = loop_.After(request.grace, [this, id] { Kill(id); });
+  return {};
+}
+
+void Leases::Signal(Tenant& tenant, int signal) {
+  std::vector<ProcessName> roots;
+  if (tenant.child) roots.push_back(*tenant.child);
+  for (const auto& [key, member] : tenant.members) {
+    if (!member.died) roots.push_back(member.process);
+  }
+  auto tree = OpenTree(roots);
+  for (const auto& [process, pidfd] : tree) SendSignal(pidfd, signal);
+  // Whoever loses its parent meanwhile is still found at the next signal.
+  for (const auto& [process, pidfd] : tenant.stopped_processes) {
+    const bool again =
+        std::any_of(tree.begin(), tree.end(), [&](const auto& each) { return each.first == process; });
+    if (!again) SendSignal(pidfd, signal);
+  }
+  tenant.stopped_processes = std::move(tree);
+}
+
+void Leases::Kill(const std::string& id) {
+  Tenant* tenant = tenants_.Find(id);
+  if (!tenant) return;
+  tenant->draining = true;
+  for (const size_t gpu : tenant->gpus) monitor_.Publish(gpu);
+  Signal(*tenant, SIGKILL);
+  tenant->stop_timer = loop_.After(kKillAgain, [this, id] { Kill(id); });
+}
+
+void Leases::CheckEnd(Tenant& tenant) {
+  if (tenant.state == TenantState::kEnded || !tenant.child_ended || !tenant.members.empty()) return;
+  // The exit code comes with RunEnded, unless `run` is gone.
+  if (!tenant.ended && tenant.session != 0) return;
+  tenant.state = TenantState::kEnded;
+  // Not from within a callback that holds the tenant.
+  loop_.Post([this, id = tenant.id] {
+    if (Tenant* ended = tenants_.Find(id)) End(*ended);
+  });
+}
+
+void Leases::End(Tenant& tenant) {
+  if (!tenant.ended)
+    tenant.ended = daemon::Ended{
+        .why = {}, .exit_code = {}, .signal = {}, .at = clock_.Now(), .wall = clock_.WallTime()};
+  daemon::Ended& ended = *tenant.ended;
+  if (!tenant.stop_reason.empty())
+    ended.why = tenant.stop_reason;
+  else if (ended.signal)
+    ended.why = fmt::format("killed by signal {}", *ended.signal);
+  else if (ended.exit_code)
+    ended.why = "exited";
+  else
+    ended.why = tenant.child ? "ended after its run command was gone"
+                             : "its run command ended before the program started";
+  for (unsigned slot = 0; slot < tenant.gpus.size(); ++slot) {
+    GpuState& gpu = *machine_.gpus()[tenant.gpus[slot]];
+    gpu.ledger.RemoveTenant(tenant.id);
+    if (gpu.ledger.Tenants().empty()) gpu.mode.reset();
+  }
+  LogInfo("tenant {} ({}) ended: {}", tenant.id, tenant.request.ask.name, ended.why);
+  SendSummary(tenant);
+  tenant.child_death = {};
+  tenant.stop_timer = {};
+  tenant.time_limit = {};
+  tenant.stopped_processes.clear();
+  tenant.pages.reset();
+  const std::vector<size_t> gpus = tenant.gpus;
+  tenants_.MoveToEnded(tenant.id);
+  for (const size_t gpu : gpus) monitor_.Publish(gpu);
+  ScheduleSoon();
+}
+
+void Leases::SendSummary(Tenant& tenant) {
+  tenant.summary_timer = {};
+  if (!tenant.summary_due || tenant.session == 0) return;
+  tenant.summary_due = false;
+  send_summary(tenant.session, SummaryJson(tenant, machine_));
+}
+
+void Leases::WatchGuards() {
+  std::vector<std::pair<std::string, std::string>> to_stop;
+  for (const auto& [id, tenant] : tenants_.live()) {
+    for (const auto& [key, member] : tenant->members) {
+      for (const Member::Gpu& on : member.gpus) {
+        if (!on.unguarded_since || clock_.Now() - *on.unguarded_since < kGuardGrace) continue;
+        const std::string reason =
+            fmt::format("pid {} ({}) uses the GPU without the guard", member.process.pid, member.name);
+        if (tenant->not_enforced.empty()) LogWarning("tenant {}: not enforced: {}", id, reason);
+        tenant->not_enforced = reason;
+        if (tenant->request.strict && tenant->state != TenantState::kStopping)
+          to_stop.emplace_back(id, reason);
+      }
+    }
+  }
+  for (const auto& [id, reason] : to_stop) (void)Stop(id, StopRequest{}, "stopped by --strict: " + reason);
+}
+
+}  // namespace gpumux::daemon

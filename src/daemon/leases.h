@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The life of a tenant: asked for, waiting, granted, running, stopped, ended.
+//
+//   RunRequest ──▶ waiting ──▶ starting ──▶ running ──▶ ended
+//                    │ refused,    │ run died   │ stop: signal, grace, kill
+//                    ▼ hung up     ▼            ▼
+//                   (gone)        ended       stopping ──▶ ended
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "core/queue.h"
+#include "daemon/monitor.h"
+#include "daemon/run_request.h"
+#include "ipc/seqpacket.h"
+
+namespace gpumux::daemon {
+
+struct Waiter {
+  uint64_t session = 0;
+  std::string id;  // the tenant's to be, so that `status` and `stop` can name it
+  RunRequest request;
+  uid_t uid = 0;
+  ProcessName run;
+  Time since{};
+  EventLoop::Watch timeout;
+  std::string last_sent;  // RunQueued is sent when it changes
+};
+
+struct LeaseSettings {
+  std::string session_socket;
+  std::string guard_library;
+};
+
+class Leases {
+ public:
+  Leases(Machine& machine, Tenants& tenants, Monitor& monitor, EventLoop& loop, const Clock& clock,
+         LeaseSettings settings);
+
+  // To the `run` of a session. False: it is gone.
+  std::function<bool(uint64_t session, const std::string& json)> send_queued, send_summary;
+  std::function<bool(uint64_t session, const std::string& json, const std::vector<int>& fds)> send_granted;
+  // The session is over with it.
+  std::function<void(uint64_t session, const Error& error)> send_refused;
+
+  void Request(uint64_t session, const ipc::PeerIdentity& peer, RunRequest request);
+  void Started(uint64_t session, pid_t pid);
+  void Ended(uint64_t session, const RunEnded& ended);
+  void HungUp(uint64_t session);
+
+  // Signal, grace time, SIGKILL; of a waiting request: refused. kNotFound.
+  Status Stop(const std::string& id, const StopRequest& request, const std::string& reason);
+
+  // Starts what can start. Whenever bytes came back or a GPU changed.
+  void Schedule();
+  void ScheduleSoon();
+  // Ends the tenant if nothing of it is left.
+  void CheckEnd(Tenant& tenant);
+  // Tenants whose processes run without a guard.
+  void WatchGuards();
+
+  const core::Queue& queue() const { return queue_; }
+  const std::map<uint64_t, Waiter>& waiters() const { return waiters_; }
+  bool Idle() const { return waiters_.empty() && tenants_.live().empty(); }
+
+ private:
+  void Grant(uint64_t request_id, const core::Placement& placement);
+  void Refuse(uint64_t request_id, const Error& error);
+  void TellWaiters();
+  void Signal(Tenant& tenant, int signal);
+  void Kill(const std::string& id);
+  void End(Tenant& tenant);
+  void SendSummary(Tenant& tenant);
+  Tenant* OfSession(uint64_t session);
+
+  Machine& machine_;
+  Tenants& tenants_;
+  Monitor& monitor_;
+  EventLoop& loop_;
+  const Clock& clock_;
+  LeaseSettings settings_;
+  core::Queue queue_;
+  std::map<uint64_t, Waiter> waiters_;  // by the request's id
+  uint64_t next_request_ = 1;
+  bool schedule_posted_ = false;
+};
+
+}  // namespace gpumux::daemon

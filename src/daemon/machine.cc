@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/machine.h"
+
+#include "base/log.h"
+#include "modes/sharing_mode.h"
+
+namespace gpumux::daemon {
+
+GpuState::GpuState(gpu::Device d, const gpu::DeviceMemory& memory, core::ContextCost c)
+    : device(std::move(d)),
+      cost(c),
+      // The first context on a GPU costs more than each further one: never promised.
+      ledger(memory.total_bytes, memory.reserved_bytes + c.first_share_bytes) {}
+
+core::GpuSnapshot GpuState::Snapshot() const {
+  core::GpuSnapshot snapshot;
+  snapshot.uuid = device.uuid;
+  snapshot.index = device.index;
+  snapshot.name = device.name;
+  snapshot.total_bytes = ledger.TotalBytes();
+  snapshot.reserve_bytes = ledger.ReserveBytes();
+  snapshot.guaranteed_bytes = ledger.GuaranteedBytes();
+  for (const auto& [id, tenant] : ledger.Tenants()) {
+    snapshot.burst_bytes += tenant.ChargedBytes() - tenant.guaranteed_bytes;
+  }
+  snapshot.unmanaged_bytes = ledger.UnmanagedBytes();
+  snapshot.unmanaged_pids = unmanaged_pids;
+  snapshot.unexplained_bytes = ledger.UnexplainedBytes();
+  snapshot.promisable_bytes = ledger.PromisableBytes();
+  snapshot.mode = mode;
+  snapshot.tenants = ledger.Tenants().size();
+  snapshot.context = cost;
+  if (lost) {
+    snapshot.closed_error = *lost;
+  } else if (!claim) {
+    snapshot.closed_error = other_owner
+                                ? DescribeOwner(device.index, *other_owner)
+                                : Error{Code::kUnavailable, "the ledger of the GPU could not be claimed", ""};
+  }
+  for (const core::Mode each : {core::Mode::kExclusive, core::Mode::kTimeslice}) {
+    const Status status = modes::ModeOf(each).Supports(compute_mode);
+    if (!status) snapshot.forbidden_modes[each] = status.error();
+  }
+  return snapshot;
+}
+
+Machine::Machine(gpu::GpuSource source, gpu::Nvml& nvml, EventLoop& loop, std::string api_path)
+    : source_(std::move(source)), nvml_(nvml), loop_(loop), api_path_(std::move(api_path)) {}
+
+void Machine::Start() {
+  for (const gpu::Device& device : nvml_.Devices()) {
+    const auto memory = nvml_.Memory(device.uuid);
+    auto gpu = std::make_unique<GpuState>(device, memory.value_or(gpu::DeviceMemory{}),
+                                          core::ContextCostOf(device.name));
+    if (!memory) {
+      gpu->lost = memory.error();
+      LogError("GPU {} ({}): {}", device.index, device.uuid.ToString(), memory.error().ToString());
+    }
+    gpu->compute_mode = nvml_.Mode(device.uuid).value_or(gpu::ComputeMode::kUnknown);
+    Claim(*gpu);
+    gpus_.push_back(std::move(gpu));
+  }
+}
+
+void Machine::ClaimFree() {
+  for (auto& gpu : gpus_) {
+    if (!gpu->claim) Claim(*gpu);
+  }
+}
+
+void Machine::Claim(GpuState& gpu) {
+  auto claim = ClaimGpu(OwnershipName(source_, gpu.device.uuid));
+  if (!claim) {
+    LogError("GPU {}: {}", gpu.device.index, claim.error().ToString());
+    return;
+  }
+  const bool news = claim->socket || !gpu.other_owner || gpu.other_owner->pid != claim->other->pid;
+  gpu.other_owner = claim->other;
+  if (!claim->socket) {
+    if (news) LogWarning("{}", DescribeOwner(gpu.device.index, *gpu.other_owner).ToString());
+    return;
+  }
+  gpu.claim = std::move(claim->socket);
+  gpu.claim_watch =
+      loop_.OnReadable(gpu.claim.get(), [this, &gpu] { GreetClaimants(gpu.claim.get(), api_path_); });
+  LogInfo("GPU {} ({}, {}) is ours", gpu.device.index, gpu.device.name, gpu.device.uuid.ToString());
+}
+
+std::vector<core::GpuSnapshot> Machine::Snapshot() const {
+  std::vector<core::GpuSnapshot> snapshots;
+  for (const auto& gpu : gpus_) snapshots.push_back(gpu->Snapshot());
+  return snapshots;
+}
+
+std::optional<size_t> Machine::Find(const gpu::Uuid& uuid) const {
+  for (size_t i = 0; i < gpus_.size(); ++i) {
+    if (gpus_[i]->device.uuid == uuid) return i;
+  }
+  return std::nullopt;
+}
+
+}  // namespace gpumux::daemon

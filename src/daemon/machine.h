@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The GPUs of this machine: their ledgers, and who owns these.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "core/admission.h"
+#include "core/ledger.h"
+#include "daemon/event_loop.h"
+#include "daemon/gpu_ownership.h"
+#include "daemon/tenant.h"
+#include "gpu/nvml.h"
+
+namespace gpumux::daemon {
+
+struct GpuState {
+  GpuState(gpu::Device d, const gpu::DeviceMemory& memory, core::ContextCost c);
+
+  gpu::Device device;
+  core::ContextCost cost;
+  core::Ledger ledger;
+  std::optional<core::Mode> mode;  // nullopt: no tenant
+  gpu::ComputeMode compute_mode = gpu::ComputeMode::kUnknown;
+  UniqueFd claim;  // valid: the ledger is ours
+  EventLoop::Watch claim_watch;
+  std::optional<GpuOwner> other_owner;
+  std::optional<Error> lost;  // NVML does not answer for it
+  std::optional<Time> last_reading;
+  uint64_t device_used_bytes = 0;  // NVML's figure, the driver's reserve not included
+  std::vector<int> unmanaged_pids;
+  uint64_t previous_unexplained_bytes = 0;
+
+  core::GpuSnapshot Snapshot() const;
+};
+
+class Machine {
+ public:
+  // `nvml` must outlive it.
+  Machine(gpu::GpuSource source, gpu::Nvml& nvml, EventLoop& loop, std::string api_path);
+
+  // Reads every GPU once and claims it. A GPU that cannot be read is there and closed.
+  void Start();
+  // Tries again for GPUs that were someone else's.
+  void ClaimFree();
+
+  std::vector<core::GpuSnapshot> Snapshot() const;
+  std::vector<std::unique_ptr<GpuState>>& gpus() { return gpus_; }
+  const std::vector<std::unique_ptr<GpuState>>& gpus() const { return gpus_; }
+  std::optional<size_t> Find(const gpu::Uuid& uuid) const;
+  const gpu::GpuSource& source() const { return source_; }
+  gpu::Nvml& nvml() { return nvml_; }
+  std::string nvml_version() const { return nvml_.DriverVersion(); }
+
+ private:
+  void Claim(GpuState& gpu);
+
+  gpu::GpuSource source_;
+  gpu::Nvml& nvml_;
+  EventLoop& loop_;
+  std::string api_path_;
+  std::vector<std::unique_ptr<GpuState>> gpus_;
+};
+
+}  // namespace gpumux::daemon

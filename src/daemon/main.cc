@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// gpumuxd: owns the ledgers of this machine's GPUs and keeps every promise.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <iostream>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/paths.h"
+#include "base/process.h"
+#include "daemon/daemon.h"
+#include "daemon/version.h"
+
+namespace gpumux::daemon {
+namespace {
+
+struct Options {
+  bool foreground = false;
+  double idle_exit_seconds = 0;
+  std::string runtime_dir;
+};
+
+int Complain(const Error& error) {
+  LogError("{}", error.ToString());
+  std::fprintf(stderr, "gpumuxd: %s\n", error.ToString().c_str());
+  return ExitStatus(error.code);
+}
+
+// One descriptor a connection, process and page: the hard limit is the only one
+// that matters.
+void RaiseDescriptorLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+Result<RuntimePaths> FindPaths(const Options& options, bool simulated) {
+  if (options.runtime_dir.empty()) return FindRuntimePaths(simulated);
+  if (Status status = EnsurePrivateDir(options.runtime_dir); !status) return tl::unexpected(status.error());
+  return PathsIn(options.runtime_dir);
+}
+
+// Held until the process ends, however it ends.
+Result<UniqueFd> TakeLock(const std::string& path) {
+  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!fd) return Fail(Code::kInternal, "cannot open " + path + ": " + std::strerror(errno));
+  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+    return Fail(Code::kConflict, "another gpumuxd runs here already (" + path + ")", "use it: gpumux status");
+  }
+  return fd;
+}
+
+int Run(const Options& options) {
+  RaiseDescriptorLimit();
+  ::signal(SIGPIPE, SIG_IGN);
+  const auto source = gpu::FindGpuSource();
+  if (!source) return Complain(source.error());
+  const auto paths = FindPaths(options, source->simulated);
+  if (!paths) return Complain(paths.error());
+  const auto lock = TakeLock(paths->lock);
+  if (!lock) return Complain(lock.error());
+  if (!options.foreground) {
+    if (Status status = SetLogFile(paths->log); !status) return Complain(status.error());
+  }
+  auto nvml = gpu::Nvml::Open(*source);
+  if (!nvml) return Complain(nvml.error());
+  DaemonSettings settings;
+  settings.paths = *paths;
+  const auto exe = ExecutableDir();
+  if (!exe) return Complain(exe.error());
+  settings.guard_library = exe->substr(0, exe->find_last_of('/')) + "/lib/gpumux/libgpumux-guard.so";
+  settings.for_everyone = paths->dir == MachinePaths().dir && ::getuid() == 0;
+  if (options.idle_exit_seconds > 0) {
+    settings.idle_exit = std::chrono::duration_cast<std::chrono::nanoseconds>(
+        std::chrono::duration<double>(options.idle_exit_seconds));
+  }
+  const SystemClock clock;
+  Daemon daemon(std::move(settings), *source, **nvml, clock);
+  if (Status status = daemon.Start(); !status) return Complain(status.error());
+  daemon.Run();
+  return 0;
+}
+
+}  // namespace
+}  // namespace gpumux::daemon
+
+int main(int argc, char** argv) {
+  gpumux::daemon::Options options;
+  CLI::App app("gpumuxd: lets several programs share the GPUs of this machine, each within its promise");
+  app.add_flag("--foreground", options.foreground, "log to stderr instead of gpumuxd.log");
+  app.add_option("--idle-exit", options.idle_exit_seconds, "leave after so many seconds without a tenant")
+      ->check(CLI::Range(0.0, 1e9));
+  app.add_option("--runtime-dir", options.runtime_dir, "where sockets, log and lock live")
+      ->check([](const std::string& dir) {
+        return dir.starts_with('/') ? std::string() : std::string("must be an absolute path");
+      });
+  app.set_version_flag("--version", gpumux::daemon::kVersion);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& success) {
+    return app.exit(success);
+  } catch (const CLI::ParseError& error) {
+    app.exit(error);
+    return 2;
+  }
+  return gpumux::daemon::Run(options);
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/monitor.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/log.h"
+#include "base/process.h"
+#include "core/context_cost.h"
+#include "daemon/usage.h"
+
+namespace gpumux::daemon {
+
+namespace {
+
+uint64_t Minus(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
+
+// A dead member's pid in NVML's list may already be another process's.
+bool PidIsReused(const ProcessName& dead) {
+  const auto now = NameProcess(dead.pid);
+  return now && now->start_time != dead.start_time;
+}
+
+}  // namespace
+
+bool Monitor::Refresh(size_t gpu_index) {
+  GpuState& gpu = *machine_.gpus()[gpu_index];
+
+  // The pages before and after NVML's answer: calls go on meanwhile.
+  std::vector<Before> members;
+  for (const auto& [id, entry] : gpu.ledger.Tenants()) {
+    Tenant* tenant = tenants_.Find(id);
+    const auto slot = tenant ? SlotOf(*tenant, gpu_index) : std::nullopt;
+    if (!slot) continue;
+    for (auto& [key, member] : tenant->members) {
+      const auto* process = gpu.ledger.Find(id, key);
+      ProcessWords words;
+      if (member.page && process)
+        words = member.page->Read(*slot, process->granted_bytes, gpu.ledger.TotalBytes());
+      members.push_back({&member, tenant, *slot, words});
+    }
+  }
+  // Memory first: an allocation between the two answers then makes less
+  // unexplained, not more.
+  const auto memory = machine_.nvml().Memory(gpu.device.uuid);
+  const auto processes = machine_.nvml().Processes(gpu.device.uuid);
+  if (!memory || !processes) {
+    const Error& error = memory ? processes.error() : memory.error();
+    if (!gpu.lost) LogError("GPU {}: {}; no new promises", gpu.device.index, error.ToString());
+    gpu.lost = error;
+    return false;
+  }
+  if (gpu.lost) {
+    LogInfo("GPU {} answers again", gpu.device.index);
+    gpu.lost.reset();
+  }
+  gpu.last_reading = clock_.Now();
+  gpu.device_used_bytes = memory->used_bytes;
+
+  std::map<pid_t, uint64_t> own;
+  for (const auto& use : *processes) own[use.pid] = use.used_bytes.value_or(0);
+  for (const Before& before : members) {
+    Member::Gpu& on = before.member->gpus[before.slot];
+    const auto listed = own.find(before.member->process.pid);
+    on.own_bytes.reset();
+    if (listed == own.end()) continue;
+    if (before.member->died && PidIsReused(before.member->process)) continue;
+    on.own_bytes = listed->second;
+    own.erase(listed);
+  }
+
+  // Who is left belongs to nobody, or to a tenant whose guard is not loaded.
+  uint64_t unmanaged = 0;
+  gpu.unmanaged_pids.clear();
+  for (const auto& [pid, bytes] : own) {
+    Tenant* tenant = tenants_.FindOwner(pid, static_cast<uid_t>(-1), "");
+    const auto slot = tenant ? SlotOf(*tenant, gpu_index) : std::nullopt;
+    const auto name = slot ? NameProcess(pid) : std::nullopt;
+    Member* member = name && adopt ? adopt(*tenant, *name) : nullptr;
+    if (member) {
+      member->gpus[*slot].own_bytes = bytes;
+      members.push_back({member, tenant, *slot, {}});
+      continue;
+    }
+    if (tenant && !slot)
+      tenant->not_enforced = "pid " + std::to_string(pid) + " uses a GPU that was not promised to it";
+    unmanaged += bytes + gpu.cost.driver_share_bytes;
+    gpu.unmanaged_pids.push_back(pid);
+  }
+
+  uint64_t explained = unmanaged + (processes->empty() ? 0 : gpu.cost.first_share_bytes);
+  for (const Before& before : members) {
+    Assess(gpu, before);
+    const Member::Gpu& on = before.member->gpus[before.slot];
+    if (!on.own_bytes && !before.member->page) continue;
+    const auto* entry = gpu.ledger.Find(before.tenant->id, before.member->key);
+    // Managed memory is in the device's figure and not in the process's.
+    const uint64_t committed =
+        before.member->page
+            ? before.member->page->Read(before.slot, 0, gpu.ledger.TotalBytes()).committed_bytes
+            : 0;
+    const uint64_t shares =
+        std::max<uint64_t>(on.contexts, on.own_bytes ? 1 : 0) * gpu.cost.driver_share_bytes;
+    explained += std::max(on.own_bytes.value_or(0) + shares,
+                          entry ? std::min(committed, entry->granted_bytes) + on.real_overhead_bytes : 0);
+  }
+  // The two answers are of two moments: only what two readings agree on counts.
+  const uint64_t unexplained = Minus(memory->used_bytes, explained);
+  gpu.ledger.SetOutside(unmanaged, std::min(unexplained, gpu.previous_unexplained_bytes));
+  gpu.previous_unexplained_bytes = unexplained;
+
+  FreezeAboveLimit(gpu_index, gpu);
+  Publish(gpu_index);
+  return true;
+}
+
+void Monitor::RefreshIfOlder(size_t gpu_index, Time age) {
+  const auto& last = machine_.gpus()[gpu_index]->last_reading;
+  if (!last || clock_.Now() - *last > age) Refresh(gpu_index);
+}
+
+void Monitor::RefreshAll() {
+  for (size_t i = 0; i < machine_.gpus().size(); ++i) Refresh(i);
+}
+
+void Monitor::Assess(GpuState& gpu, const Before& before) {
+  Member& member = *before.member;
+  Member::Gpu& on = member.gpus[before.slot];
+  const auto* entry = gpu.ledger.Find(before.tenant->id, member.key);
+  if (!entry || member.died) return;
+  const bool guarded = member.page && member.page->InForce();
+  before.tenant->guard_seen |= guarded;
+  if (on.own_bytes && !guarded) {
+    if (!on.unguarded_since) on.unguarded_since = clock_.Now();
+  } else {
+    on.unguarded_since.reset();
+  }
+  core::OverheadReading reading;
+  reading.own_bytes = on.own_bytes;
+  reading.granted_bytes = entry->granted_bytes;
+  reading.pending_contexts = on.pending_contexts;
+  if (member.page) {
+    const ProcessWords after = member.page->Read(before.slot, entry->granted_bytes, gpu.ledger.TotalBytes());
+    reading.contexts = on.contexts;
+    reading.committed_before_bytes = before.words.committed_bytes;
+    reading.committed_after_bytes = after.committed_bytes;
+    reading.free_before_bytes = before.words.free_bytes;
+    reading.free_after_bytes = after.free_bytes;
+  } else if (on.own_bytes) {
+    // Seen by NVML alone: all of it is overhead, one context at least.
+    reading.contexts = 1;
+  }
+  const uint64_t room = gpu.ledger.AvailableBytes(before.tenant->id) + entry->overhead_bytes;
+  const core::Overhead overhead = core::AssessOverhead(reading, gpu.cost, on.real_overhead_bytes, room);
+  on.real_overhead_bytes = overhead.real_bytes;
+  gpu.ledger.SetOverhead(before.tenant->id, member.key, overhead.charge_bytes);
+}
+
+void Monitor::FreezeAboveLimit(size_t gpu_index, GpuState& gpu) {
+  for (const auto& [id, entry] : gpu.ledger.Tenants()) {
+    Tenant* tenant = tenants_.Find(id);
+    const auto slot = tenant ? SlotOf(*tenant, gpu_index) : std::nullopt;
+    if (!slot) continue;
+    if (gpu.ledger.AboveLimit(id)) RecallCredit(*tenant, *slot, gpu);
+    // One reading may have met calls half done; two in a row are a fact.
+    unsigned& above = tenant->readings_above[*slot];
+    above = gpu.ledger.AboveLimit(id) ? std::min(above + 1, 2u) : 0;
+    const bool frozen = std::any_of(tenant->readings_above.begin(), tenant->readings_above.end(),
+                                    [](unsigned readings) { return readings >= 2; });
+    if (frozen != tenant->frozen) {
+      LogWarning("tenant {} ({}) is {} its limit on GPU {}", id, tenant->request.ask.name,
+                 frozen ? "above" : "below", gpu.device.index);
+    }
+    tenant->frozen = frozen;
+    tenant->peak_bytes[*slot] = std::max(tenant->peak_bytes[*slot], Measure(*tenant, *slot, gpu).peak_bytes);
+  }
+}
+
+void Monitor::Publish(size_t gpu_index) {
+  GpuState& gpu = *machine_.gpus()[gpu_index];
+  const uint64_t promisable = gpu.ledger.PromisableBytes();
+  for (const auto& [id, entry] : gpu.ledger.Tenants()) {
+    Tenant* tenant = tenants_.Find(id);
+    const auto slot = tenant ? SlotOf(*tenant, gpu_index) : std::nullopt;
+    if (!slot || !tenant->pages) continue;
+    tenant->pages->SetLimits(*slot, entry.guaranteed_bytes,
+                             entry.limit_bytes.value_or(entry.ChargedBytes() + promisable), entry.used_bytes);
+    tenant->pages->SetHeartbeat(static_cast<uint64_t>(clock_.Now().count()));
+    tenant->pages->SetState(tenant->draining ? GPUMUX_STATE_STOPPING
+                            : tenant->frozen ? GPUMUX_STATE_FROZEN
+                                             : GPUMUX_STATE_RUNNING);
+  }
+}
+
+}  // namespace gpumux::daemon

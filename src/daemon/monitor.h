@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "base/clock.h"
+#include "daemon/machine.h"
+#include "daemon/tenants.h"
+
+namespace gpumux::daemon {
+
+// Reads NVML and brings ledgers and pages in line with it: overheads of the
+// tenants' processes, unmanaged and unexplained bytes, tenants above their limit.
+class Monitor {
+ public:
+  Monitor(Machine& machine, Tenants& tenants, const Clock& clock)
+      : machine_(machine), tenants_(tenants), clock_(clock) {}
+
+  // Makes a process that NVML shows, and that is a tenant's without having said
+  // hello, a member; null if it is gone.
+  std::function<Member*(Tenant&, const ProcessName&)> adopt;
+
+  // False: NVML does not answer for the GPU, which is closed until it does.
+  bool Refresh(size_t gpu_index);
+  void RefreshIfOlder(size_t gpu_index, Time age);
+  void RefreshAll();
+
+  // Writes limits, granted bytes and state of every tenant of the GPU to its page.
+  void Publish(size_t gpu_index);
+
+ private:
+  struct Before {
+    Member* member;
+    Tenant* tenant;
+    unsigned slot;
+    ProcessWords words;
+  };
+
+  void Assess(GpuState& gpu, const Before& before);
+  void FreezeAboveLimit(size_t gpu_index, GpuState& gpu);
+
+  Machine& machine_;
+  Tenants& tenants_;
+  const Clock& clock_;
+};
+
+// A process with a context that no guard watches for this long makes its
+// tenant's memory limit "not enforced".
+inline constexpr Time kGuardGrace = std::chrono::seconds(5);
+
+}  // namespace gpumux::daemon

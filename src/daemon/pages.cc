@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/pages.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+namespace gpumux::daemon {
+
+namespace {
+
+uint64_t Load(uint64_t& word) { return std::atomic_ref<uint64_t>(word).load(); }
+void Store(uint64_t& word, uint64_t value) {
+  std::atomic_ref<uint64_t>(word).store(value, std::memory_order_relaxed);
+}
+
+uint64_t Clamp(int64_t free, uint64_t granted) {
+  return free <= 0 ? 0 : std::min<uint64_t>(static_cast<uint64_t>(free), granted);
+}
+
+}  // namespace
+
+Result<ProcessPage> ProcessPage::Create() {
+  auto memory = SharedMemory::Create("gpumux-process", GPUMUX_PAGE_BYTES, SharedMemory::Others::kMayWrite);
+  if (!memory) return tl::unexpected(memory.error());
+  ProcessPage page;
+  page.memory_ = std::move(*memory);
+  page.page().magic = GPUMUX_PROCESS_MAGIC;
+  page.page().version = GPUMUX_PAGES_VERSION;
+  return page;
+}
+
+ProcessWords ProcessPage::Read(unsigned slot, uint64_t granted_bytes, uint64_t device_bytes) const {
+  gpumux_process_gpu& gpu = page().gpus[slot];
+  ProcessWords words;
+  words.free_bytes = Clamp(std::atomic_ref<int64_t>(gpu.credit_free_bytes).load(), granted_bytes);
+  words.committed_bytes = std::min(Load(gpu.committed_bytes), device_bytes);
+  words.peak_bytes = std::min(Load(gpu.peak_bytes), device_bytes);
+  words.contexts = std::min<uint64_t>(Load(gpu.contexts), 1024);
+  words.refused_own_limit = Load(gpu.refused_own_limit);
+  words.refused_device_full = Load(gpu.refused_device_full);
+  words.last_refused_bytes = Load(gpu.last_refused_bytes);
+  words.launches = Load(gpu.launches);
+  words.unrouted = Load(gpu.unrouted);
+  return words;
+}
+
+void ProcessPage::AddCredit(unsigned slot, uint64_t bytes) {
+  if (bytes > 0)
+    std::atomic_ref<int64_t>(page().gpus[slot].credit_free_bytes).fetch_add(static_cast<int64_t>(bytes));
+}
+
+uint64_t ProcessPage::TakeCredit(unsigned slot, uint64_t granted_bytes) {
+  return Clamp(std::atomic_ref<int64_t>(page().gpus[slot].credit_free_bytes).exchange(0), granted_bytes);
+}
+
+bool ProcessPage::InForce() const {
+  return std::atomic_ref<uint32_t>(page().flags).load() & GPUMUX_GUARD_IN_FORCE;
+}
+
+Result<TenantPages> TenantPages::Create(const std::string& tenant_id, const std::vector<Gpu>& gpus,
+                                        bool strict, bool simulated) {
+  TenantPages pages;
+  auto limits = SharedMemory::Create("gpumux-limits", GPUMUX_PAGE_BYTES, SharedMemory::Others::kMayOnlyRead);
+  if (!limits) return tl::unexpected(limits.error());
+  pages.limits_ = std::move(*limits);
+  auto read_only = pages.limits_.ReadOnlyFd();
+  if (!read_only) return tl::unexpected(read_only.error());
+  pages.limits_read_only_ = std::move(*read_only);
+  auto tenant = SharedMemory::Create("gpumux-tenant", GPUMUX_PAGE_BYTES, SharedMemory::Others::kMayWrite);
+  if (!tenant) return tl::unexpected(tenant.error());
+  pages.tenant_ = std::move(*tenant);
+
+  gpumux_limits_page& page = pages.limits();
+  page.magic = GPUMUX_LIMITS_MAGIC;
+  page.version = GPUMUX_PAGES_VERSION;
+  page.gpu_count = static_cast<uint32_t>(gpus.size());
+  page.state = GPUMUX_STATE_RUNNING;
+  page.strict = strict ? 1 : 0;
+  page.simulated = simulated ? 1 : 0;
+  std::memcpy(page.tenant_id, tenant_id.data(), std::min(tenant_id.size(), sizeof(page.tenant_id) - 1));
+  for (size_t i = 0; i < gpus.size(); ++i) {
+    std::copy(gpus[i].uuid.bytes.begin(), gpus[i].uuid.bytes.end(), page.gpus[i].uuid);
+    page.gpus[i].device_total_bytes = gpus[i].device_total_bytes;
+    page.gpus[i].context_bytes = gpus[i].context_bytes;
+  }
+  auto& own = *pages.tenant_.as<gpumux_tenant_page>();
+  own.magic = GPUMUX_TENANT_MAGIC;
+  own.version = GPUMUX_PAGES_VERSION;
+  return pages;
+}
+
+void TenantPages::SetLimits(unsigned slot, uint64_t guaranteed_bytes, uint64_t limit_bytes,
+                            uint64_t granted_bytes) {
+  gpumux_gpu_limit& gpu = limits().gpus[slot];
+  Store(gpu.guaranteed_bytes, guaranteed_bytes);
+  Store(gpu.limit_bytes, limit_bytes);
+  Store(gpu.granted_bytes, granted_bytes);
+}
+
+void TenantPages::SetState(uint32_t state) { std::atomic_ref<uint32_t>(limits().state).store(state); }
+
+void TenantPages::SetHeartbeat(uint64_t monotonic_ns) { Store(limits().daemon_heartbeat, monotonic_ns); }
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The daemon's side of the shared pages (gpumux/abi/pages.h). What a process
+// wrote is copied once and clamped here; nothing above this file sees raw words.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/shared_memory.h"
+#include "core/promise.h"
+#include "gpumux/abi/pages.h"
+
+namespace gpumux::daemon {
+
+// One GPU of one process, as its page says, each figure within what is possible.
+struct ProcessWords {
+  uint64_t free_bytes = 0;       // at most `granted_bytes` of the call
+  uint64_t committed_bytes = 0;  // at most what the device has
+  uint64_t peak_bytes = 0;       // the same
+  uint64_t contexts = 0;
+  uint64_t refused_own_limit = 0;
+  uint64_t refused_device_full = 0;
+  uint64_t last_refused_bytes = 0;
+  uint64_t launches = 0;
+  uint64_t unrouted = 0;
+};
+
+class ProcessPage {
+ public:
+  static Result<ProcessPage> Create();
+
+  ProcessWords Read(unsigned slot, uint64_t granted_bytes, uint64_t device_bytes) const;
+  void AddCredit(unsigned slot, uint64_t bytes);
+  // Empties the free credit and says what was in it, at most `granted_bytes`.
+  uint64_t TakeCredit(unsigned slot, uint64_t granted_bytes);
+  bool InForce() const;
+  int fd() const { return memory_.read_write(); }
+
+ private:
+  gpumux_process_page& page() const { return *memory_.as<gpumux_process_page>(); }
+  SharedMemory memory_;
+};
+
+class TenantPages {
+ public:
+  struct Gpu {
+    gpu::Uuid uuid;
+    uint64_t device_total_bytes;
+    uint64_t context_bytes;
+  };
+  static Result<TenantPages> Create(const std::string& tenant_id, const std::vector<Gpu>& gpus, bool strict,
+                                    bool simulated);
+
+  void SetLimits(unsigned slot, uint64_t guaranteed_bytes, uint64_t limit_bytes, uint64_t granted_bytes);
+  void SetState(uint32_t state);
+  void SetHeartbeat(uint64_t monotonic_ns);
+
+  int limits_fd() const { return limits_read_only_.get(); }
+  int tenant_fd() const { return tenant_.read_write(); }
+
+ private:
+  gpumux_limits_page& limits() const { return *limits_.as<gpumux_limits_page>(); }
+  SharedMemory limits_;
+  UniqueFd limits_read_only_;
+  SharedMemory tenant_;
+};
+
+}  // namespace gpumux::daemon

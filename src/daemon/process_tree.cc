@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/process_tree.h"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <map>
+#include <set>
+
+#include "base/process.h"
+#include "daemon/tenants.h"
+
+namespace gpumux::daemon {
+
+std::vector<std::pair<ProcessName, UniqueFd>> OpenTree(const std::vector<ProcessName>& roots) {
+  std::multimap<pid_t, ProcessName> children;
+  for (const pid_t pid : ListProcesses()) {
+    const auto stat = ReadProcessStat(pid);
+    if (stat) children.emplace(stat->parent, ProcessName{pid, stat->start_time});
+  }
+  std::vector<ProcessName> todo = roots;
+  std::set<ProcessName> seen;
+  std::vector<std::pair<ProcessName, UniqueFd>> tree;
+  while (!todo.empty()) {
+    const ProcessName process = todo.back();
+    todo.pop_back();
+    // Never the daemon itself, init, or whatever a wrong root might name.
+    if (process.pid <= 1 || process.pid == ::getpid() || !seen.insert(process).second) continue;
+    auto pidfd = OpenPidfd(process.pid);
+    if (!pidfd || NameProcess(process.pid) != process) continue;
+    tree.emplace_back(process, std::move(*pidfd));
+    const auto [first, last] = children.equal_range(process.pid);
+    for (auto it = first; it != last; ++it) todo.push_back(it->second);
+  }
+  return tree;
+}
+
+void SendSignal(const UniqueFd& pidfd, int signal) {
+  (void)::syscall(SYS_pidfd_send_signal, pidfd.get(), signal, nullptr, 0);
+}
+
+}  // namespace gpumux::daemon

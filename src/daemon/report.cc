@@ -1,0 +1,389 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/report.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "daemon/usage.h"
+#include "daemon/user_name.h"
+#include "daemon/version.h"
+#include "gpumux/abi/pages.h"
+#include "gpumux/abi/session.h"
+#include "modes/sharing_mode.h"
+
+namespace gpumux::daemon {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kNoGuarantee = "no guarantee: whatever is not promised to others";
+
+// Names of processes may be any bytes: never an exception for those.
+std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+std::string Rfc3339(std::chrono::system_clock::time_point time) {
+  return fmt::format("{:%Y-%m-%dT%H:%M:%S}Z", fmt::gmtime(std::chrono::system_clock::to_time_t(time)));
+}
+
+template <typename T>
+Json OrNull(const std::optional<T>& value) {
+  return value ? Json(*value) : Json(nullptr);
+}
+
+Json Enforced(const Tenant& tenant, const Machine& machine) {
+  const auto& capability = modes::ModeOf(tenant.mode).capability();
+  Json enforced;
+  bool any = tenant.state == TenantState::kEnded && tenant.guard_seen;
+  for (const auto& [key, member] : tenant.members)
+    any |= member.page && member.page->InForce() && !member.died;
+  if (!tenant.not_enforced.empty()) {
+    enforced["memory"] = "not enforced";
+    enforced["memory_reason"] = tenant.not_enforced;
+  } else if (any) {
+    enforced["memory"] = capability.memory_enforced_by;
+  } else {
+    enforced["memory"] = nullptr;
+    enforced["memory_reason"] = "no process of it uses CUDA now";
+  }
+  enforced["compute"] = nullptr;
+  enforced["compute_reason"] = capability.compute_promise;
+  if (tenant.mode == core::Mode::kExclusive) {
+    size_t unmanaged = 0;
+    for (const size_t gpu : tenant.gpus) unmanaged += machine.gpus()[gpu]->unmanaged_pids.size();
+    if (unmanaged == 0)
+      enforced["compute"] = capability.compute_enforced_by;
+    else
+      enforced["compute_reason"] = "unmanaged processes use its GPU too";
+  }
+  return enforced;
+}
+
+void AddShareKeys(Json& json, core::Mode mode) {
+  const auto& capability = modes::ModeOf(mode).capability();
+  if (capability.share_min_ratio < 0) {
+    json["share_min_ratio"] = nullptr;
+    json["share_max_ratio"] = nullptr;
+    json["share_min_ratio_reason"] = json["share_max_ratio_reason"] = capability.compute_promise;
+  } else {
+    json["share_min_ratio"] = capability.share_min_ratio;
+    json["share_max_ratio"] = capability.share_max_ratio;
+  }
+  json["priority"] = "normal";
+}
+
+Json MembersJson(const Tenant& tenant, const Machine& machine) {
+  Json members = Json::array();
+  for (const auto& [key, member] : tenant.members) {
+    Json gpus = Json::array();
+    for (unsigned slot = 0; slot < tenant.gpus.size(); ++slot) {
+      const GpuState& gpu = *machine.gpus()[tenant.gpus[slot]];
+      const auto* entry = gpu.ledger.Find(tenant.id, key);
+      if (!entry) continue;
+      ProcessWords words;
+      if (member.page) words = member.page->Read(slot, entry->granted_bytes, gpu.ledger.TotalBytes());
+      const Member::Gpu& on = member.gpus[slot];
+      Json figures{{"uuid", gpu.device.uuid.ToString()},
+                   {"mem_granted_bytes", entry->granted_bytes},
+                   {"mem_committed_bytes", words.committed_bytes},
+                   {"mem_free_credit_bytes", words.free_bytes},
+                   {"mem_overhead_bytes", entry->overhead_bytes},
+                   {"mem_nvml_bytes", OrNull(on.own_bytes)},
+                   {"contexts", on.contexts},
+                   {"launches", words.launches},
+                   {"unrouted", words.unrouted}};
+      if (!on.own_bytes) figures["mem_nvml_bytes_reason"] = "NVML does not list the process on this GPU";
+      gpus.push_back(std::move(figures));
+    }
+    members.push_back(
+        {{"pid", member.process.pid},
+         {"name", member.name},
+         {"guard", member.page ? (member.page->InForce() ? "in force" : "not in force") : "absent"},
+         {"alive", !member.died},
+         {"gpus", std::move(gpus)}});
+  }
+  return members;
+}
+
+Json TenantJson(const Tenant& tenant, const Machine& machine) {
+  Json json{{"id", tenant.id},
+            {"name", tenant.request.ask.name},
+            {"owner", UserName(tenant.uid)},
+            {"owner_uid", tenant.uid},
+            {"state", Name(tenant.state)}};
+  uint64_t guaranteed = 0, limit = 0, used = 0, peak = 0;
+  bool limited = true;
+  Json gpus = Json::array();
+  for (unsigned slot = 0; slot < tenant.gpus.size(); ++slot) {
+    const GpuState& gpu = *machine.gpus()[tenant.gpus[slot]];
+    const core::Share& share = tenant.shares[slot];
+    const Usage usage = Measure(tenant, slot, gpu);
+    const uint64_t slot_peak = std::max(tenant.peak_bytes[slot], usage.peak_bytes);
+    Json figures{{"uuid", share.gpu.ToString()},
+                 {"index", gpu.device.index},
+                 {"name", gpu.device.name},
+                 {"mem_guaranteed_bytes", share.guaranteed_bytes},
+                 {"mem_limit_bytes", OrNull(share.limit_bytes)}};
+    if (!share.limit_bytes) figures["mem_limit_bytes_reason"] = kNoGuarantee;
+    figures["mem_used_bytes"] = usage.used_bytes;
+    figures["mem_peak_bytes"] = slot_peak;
+    figures["mem_free_credit_bytes"] = usage.free_credit_bytes;
+    figures["mem_overhead_bytes"] = usage.overhead_bytes;
+    gpus.push_back(std::move(figures));
+    guaranteed += share.guaranteed_bytes;
+    limited &= share.limit_bytes.has_value();
+    limit += share.limit_bytes.value_or(0);
+    used += usage.used_bytes;
+    peak += slot_peak;
+  }
+  json["gpus"] = std::move(gpus);
+  json["mode"] = core::Name(tenant.mode);
+  json["mode_reason"] = tenant.mode_reason;
+  json["mem_guaranteed_bytes"] = guaranteed;
+  json["mem_limit_bytes"] = limited ? Json(limit) : Json(nullptr);
+  if (!limited) json["mem_limit_bytes_reason"] = kNoGuarantee;
+  json["mem_used_bytes"] = used;
+  json["mem_peak_bytes"] = peak;
+  AddShareKeys(json, tenant.mode);
+  json["isolation"] = core::Name(tenant.request.ask.isolation);
+  json["strict"] = tenant.request.strict;
+  json["enforced"] = Enforced(tenant, machine);
+  json["above_limit"] = tenant.frozen;
+  json["waited_seconds"] = tenant.waited_seconds;
+  json["started_at"] = Rfc3339(tenant.admitted_wall);
+  json["waiting"] = nullptr;
+  const Refusals refusals = CountRefusals(tenant, machine);
+  json["refusals"] = {{"own_limit", refusals.own_limit},
+                      {"device_full", refusals.device_full},
+                      {"last_refused_bytes", refusals.last_refused_bytes}};
+  json["launches"] = CountLaunches(tenant);
+  json["command"] = tenant.request.command;
+  json["cwd"] = tenant.request.cwd;
+  json["labels"] = tenant.request.labels;
+  json["run_pid"] = tenant.run.pid;
+  json["pid"] = tenant.child ? Json(tenant.child->pid) : Json(nullptr);
+  if (!tenant.child) json["pid_reason"] = "its program has not started, or was over at once";
+  json["members"] = MembersJson(tenant, machine);
+  if (tenant.ended && !tenant.ended->why.empty()) {
+    json["ended"] = {
+        {"why", tenant.ended->why},
+        {"exit_code", OrNull(tenant.ended->exit_code)},
+        {"signal", OrNull(tenant.ended->signal)},
+        {"ended_at", Rfc3339(tenant.ended->wall)},
+        {"ran_seconds", std::chrono::duration<double>(tenant.ended->at - tenant.admitted).count()}};
+  } else {
+    json["ended"] = nullptr;
+  }
+  return json;
+}
+
+Json WaiterJson(const Waiter& waiter, const core::Queue& queue, Time now) {
+  const core::Request& ask = waiter.request.ask;
+  Json json{{"id", waiter.id},         {"name", ask.name},   {"owner", UserName(waiter.uid)},
+            {"owner_uid", waiter.uid}, {"state", "waiting"}, {"gpus", Json::array()}};
+  json["mode"] = ask.mode ? Json(core::Name(*ask.mode)) : Json(nullptr);
+  if (!ask.mode) json["mode_reason"] = "chosen when it starts";
+  const auto bytes = [](const std::optional<MemorySize>& size) -> Json {
+    return size && size->bytes ? Json(size->bytes) : Json(nullptr);
+  };
+  json["mem_guaranteed_bytes"] = ask.mem ? bytes(ask.mem) : Json(0);
+  json["mem_limit_bytes"] = bytes(ask.mem_limit ? ask.mem_limit : ask.mem);
+  if (json["mem_guaranteed_bytes"].is_null())
+    json["mem_guaranteed_bytes_reason"] = "a part of a GPU that is not chosen yet";
+  if (json["mem_limit_bytes"].is_null()) {
+    json["mem_limit_bytes_reason"] = ask.mem ? "a part of a GPU that is not chosen yet" : kNoGuarantee;
+  }
+  json["mem_used_bytes"] = 0;
+  json["mem_peak_bytes"] = 0;
+  json["share_min_ratio"] = json["share_max_ratio"] = nullptr;
+  json["share_min_ratio_reason"] = json["share_max_ratio_reason"] = "waits";
+  json["priority"] = "normal";
+  json["isolation"] = core::Name(ask.isolation);
+  json["strict"] = waiter.request.strict;
+  json["enforced"] = {
+      {"memory", nullptr}, {"memory_reason", "waits"}, {"compute", nullptr}, {"compute_reason", "waits"}};
+  json["waited_seconds"] = std::chrono::duration<double>(now - waiter.since).count();
+  const size_t position = queue.Position(ask.id);
+  json["waiting"] = {{"position", position},
+                     {"reason", position ? queue.waiting()[position - 1].reason : ""}};
+  json["refusals"] = {{"own_limit", 0}, {"device_full", 0}, {"last_refused_bytes", 0}};
+  json["command"] = waiter.request.command;
+  json["cwd"] = waiter.request.cwd;
+  json["labels"] = waiter.request.labels;
+  json["run_pid"] = waiter.run.pid;
+  json["members"] = Json::array();
+  json["ended"] = nullptr;
+  return json;
+}
+
+Json GpuJson(const GpuState& gpu, const Tenants& tenants, const Machine& machine) {
+  const core::GpuSnapshot snapshot = gpu.Snapshot();
+  Json json{{"uuid", gpu.device.uuid.ToString()},
+            {"index", gpu.device.index},
+            {"name", gpu.device.name},
+            {"pci_bus_id", gpu.device.pci_bus_id}};
+  json["mode"] = gpu.mode ? Json(core::Name(*gpu.mode)) : Json(nullptr);
+  if (!gpu.mode) json["mode_reason"] = "no tenant";
+  const bool known = !gpu.lost && gpu.last_reading;
+  uint64_t used = 0;
+  for (const auto& [id, tenant] : tenants.live()) {
+    for (unsigned slot = 0; slot < tenant->gpus.size(); ++slot) {
+      if (machine.gpus()[tenant->gpus[slot]].get() == &gpu) used += Measure(*tenant, slot, gpu).used_bytes;
+    }
+  }
+  json["mem_total_bytes"] = snapshot.total_bytes;
+  json["mem_reserve_bytes"] = snapshot.reserve_bytes;
+  json["mem_guaranteed_bytes"] = snapshot.guaranteed_bytes;
+  json["mem_used_bytes"] = used;
+  json["mem_unmanaged_bytes"] = known ? Json(snapshot.unmanaged_bytes) : Json(nullptr);
+  json["mem_unexplained_bytes"] = known ? Json(snapshot.unexplained_bytes) : Json(nullptr);
+  json["mem_device_used_bytes"] = known ? Json(gpu.device_used_bytes) : Json(nullptr);
+  json["mem_promisable_bytes"] = snapshot.Closed() ? Json(0) : Json(snapshot.promisable_bytes);
+  if (snapshot.Closed()) json["mem_promisable_bytes_reason"] = snapshot.closed_error.message;
+  if (!known) {
+    const std::string reason = gpu.lost ? gpu.lost->message : "not read yet";
+    json["mem_unmanaged_bytes_reason"] = json["mem_unexplained_bytes_reason"] =
+        json["mem_device_used_bytes_reason"] = reason;
+  }
+  json["unmanaged_pids"] = gpu.unmanaged_pids;
+  json["context_bytes"] = gpu.cost.ChargeBytes();
+  json["context_bytes_measured"] = gpu.cost.measured;
+  json["tenants"] = snapshot.tenants;
+  json["owner"] =
+      gpu.other_owner ? Json{{"uid", gpu.other_owner->uid}, {"pid", gpu.other_owner->pid}} : Json(nullptr);
+  return json;
+}
+
+std::string Envelope(const char* schema, const Clock& clock, bool simulated, Json data) {
+  Json json{{"schema", schema}, {"generated_at", Rfc3339(clock.WallTime())}, {"simulated", simulated}};
+  json["data"] = std::move(data);
+  return Dump(json) + "\n";
+}
+
+Json TenantsJson(const Machine& machine, const Tenants& tenants, const Leases& leases, bool ended_too,
+                 Time now) {
+  Json list = Json::array();
+  if (ended_too) {
+    for (const auto& tenant : tenants.ended()) list.push_back(TenantJson(*tenant, machine));
+  }
+  std::vector<const Tenant*> live;
+  for (const auto& [id, tenant] : tenants.live()) live.push_back(tenant.get());
+  std::sort(live.begin(), live.end(), [](const auto* a, const auto* b) { return a->admitted < b->admitted; });
+  for (const Tenant* tenant : live) list.push_back(TenantJson(*tenant, machine));
+  for (const auto& [id, waiter] : leases.waiters()) list.push_back(WaiterJson(waiter, leases.queue(), now));
+  return list;
+}
+
+}  // namespace
+
+std::string GrantedJson(const Tenant& tenant, const Machine& machine, const std::string& session_socket,
+                        const std::string& guard_library) {
+  const gpu::GpuSource& source = machine.source();
+  Json gpus = Json::array();
+  std::string visible;
+  for (const core::Share& share : tenant.shares) {
+    const GpuState& gpu = *machine.gpus()[*machine.Find(share.gpu)];
+    gpus.push_back({{"uuid", share.gpu.ToString()},
+                    {"index", gpu.device.index},
+                    {"name", gpu.device.name},
+                    {"mem_guaranteed_bytes", share.guaranteed_bytes},
+                    {"mem_limit_bytes", OrNull(share.limit_bytes)}});
+    visible += (visible.empty() ? "" : ",") + share.gpu.ToString();
+  }
+  Json env{{GPUMUX_ENV_SESSION, session_socket},
+           {GPUMUX_ENV_TENANT, tenant.id},
+           {"CUDA_VISIBLE_DEVICES", visible}};
+  env[GPUMUX_ENV_STRICT] = tenant.request.strict ? "1" : "0";
+  Json prepend{{"LD_PRELOAD", guard_library}};
+  if (source.simulated) {
+    env["GPUMUX_SOFTGPU"] = source.spec;
+    env["GPUMUX_SOFTGPU_DIR"] = source.dir;
+    prepend["LD_LIBRARY_PATH"] = source.library_dir;
+  }
+  return Dump({{"tenant_id", tenant.id},
+               {"name", tenant.request.ask.name},
+               {"mode", core::Name(tenant.mode)},
+               {"mode_reason", tenant.mode_reason},
+               {"simulated", source.simulated},
+               {"waited_seconds", tenant.waited_seconds},
+               {"gpus", std::move(gpus)},
+               {"env", std::move(env)},
+               {"env_prepend", std::move(prepend)}});
+}
+
+std::string QueuedJson(size_t position, const std::string& reason, const Tenants& tenants) {
+  constexpr size_t kMaxHolders = 64;  // the message is bounded
+  Json holders = Json::array();
+  for (const auto& [id, tenant] : tenants.live()) {
+    if (holders.size() >= kMaxHolders) break;
+    uint64_t guaranteed = 0;
+    for (const core::Share& share : tenant->shares) guaranteed += share.guaranteed_bytes;
+    holders.push_back({{"id", id}, {"name", tenant->request.ask.name}, {"mem_guaranteed_bytes", guaranteed}});
+  }
+  return Dump({{"position", position}, {"reason", reason}, {"holders", std::move(holders)}});
+}
+
+std::string SummaryJson(const Tenant& tenant, const Machine& machine) {
+  Json json = TenantJson(tenant, machine);
+  std::string text = Dump({{"tenant", json}});
+  // With thousands of processes it would not fit into a message.
+  if (text.size() > GPUMUX_MAX_PAYLOAD) {
+    json["members"] = Json::array();
+    json["members_reason"] = "too many for this message";
+    text = Dump({{"tenant", json}});
+  }
+  return text;
+}
+
+std::string Report::Status() const {
+  Json gpus = Json::array();
+  for (const auto& gpu : machine_.gpus()) gpus.push_back(GpuJson(*gpu, tenants_, machine_));
+  Json data{
+      {"daemon",
+       {{"pid", ::getpid()}, {"uid", ::getuid()}, {"user", UserName(::getuid())}, {"version", kVersion}}},
+      {"driver_version", machine_.nvml_version()},
+      {"gpus", std::move(gpus)}};
+  data["tenants"] = TenantsJson(machine_, tenants_, leases_, false, clock_.Now());
+  return Envelope("gpumux.status/1", clock_, machine_.source().simulated, std::move(data));
+}
+
+std::string Report::TenantList(bool ended_too) const {
+  return Envelope("gpumux.tenants/1", clock_, machine_.source().simulated,
+                  {{"tenants", TenantsJson(machine_, tenants_, leases_, ended_too, clock_.Now())}});
+}
+
+std::optional<std::string> Report::TenantDetail(const std::string& id) const {
+  if (const Tenant* tenant = tenants_.FindAny(id)) {
+    return Envelope("gpumux.tenant/1", clock_, machine_.source().simulated, TenantJson(*tenant, machine_));
+  }
+  for (const auto& [request, waiter] : leases_.waiters()) {
+    if (waiter.id == id) {
+      return Envelope("gpumux.tenant/1", clock_, machine_.source().simulated,
+                      WaiterJson(waiter, leases_.queue(), clock_.Now()));
+    }
+  }
+  return std::nullopt;
+}
+
+std::string Report::Version() const {
+  return Envelope("gpumux.version/1", clock_, machine_.source().simulated,
+                  {{"version", kVersion},
+                   {"session_version", GPUMUX_SESSION_VERSION},
+                   {"pages_version", GPUMUX_PAGES_VERSION},
+                   {"driver_version", machine_.nvml_version()},
+                   {"pid", ::getpid()}});
+}
+
+std::string Report::Done() const {
+  return Envelope("gpumux.done/1", clock_, machine_.source().simulated, Json::object());
+}
+
+std::string Report::ErrorBody(const Error& error) {
+  return Dump({{"error", {{"code", Name(error.code)}, {"message", error.message}, {"hint", error.hint}}}}) +
+         "\n";
+}
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the daemon tells, as JSON: the bodies of the API and the messages to `run`.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "base/clock.h"
+#include "daemon/leases.h"
+#include "daemon/machine.h"
+#include "daemon/tenants.h"
+
+namespace gpumux::daemon {
+
+std::string GrantedJson(const Tenant& tenant, const Machine& machine, const std::string& session_socket,
+                        const std::string& guard_library);
+std::string QueuedJson(size_t position, const std::string& reason, const Tenants& tenants);
+std::string SummaryJson(const Tenant& tenant, const Machine& machine);
+
+// The API's bodies, envelope included.
+class Report {
+ public:
+  Report(const Machine& machine, const Tenants& tenants, const Leases& leases, const Clock& clock)
+      : machine_(machine), tenants_(tenants), leases_(leases), clock_(clock) {}
+
+  std::string Status() const;
+  std::string TenantList(bool ended_too) const;
+  // Nullopt: no such tenant.
+  std::optional<std::string> TenantDetail(const std::string& id) const;
+  std::string Version() const;
+  std::string Done() const;
+  static std::string ErrorBody(const Error& error);
+
+ private:
+  const Machine& machine_;
+  const Tenants& tenants_;
+  const Leases& leases_;
+  const Clock& clock_;
+};
+
+}  // namespace gpumux::daemon

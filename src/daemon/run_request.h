@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "core/promise.h"
+
+namespace gpumux::daemon {
+
+// A RunRequest as `run` sent it (JSON, see gpumux/abi/session.h), checked.
+struct RunRequest {
+  core::Request ask;    // `ask.id` is not set
+  std::string command;  // argv joined for people, at most kMaxCommandBytes
+  std::string cwd;
+  bool strict = false;
+  bool wait = true;
+  std::optional<std::chrono::nanoseconds> wait_limit;
+  std::optional<std::chrono::nanoseconds> time_limit;
+  std::map<std::string, std::string> labels;
+
+  static constexpr size_t kMaxCommandBytes = 4096;
+};
+
+// kInvalid names the member that is wrong; kUnsupported: a mode that is not
+// built. Any bytes may come.
+Result<RunRequest> ParseRunRequest(std::string_view json);
+
+// The body of a stop request: {"signal":15,"grace_seconds":10}, both optional.
+struct StopRequest {
+  int signal = 15;
+  std::chrono::nanoseconds grace = std::chrono::seconds(10);
+};
+Result<StopRequest> ParseStopRequest(std::string_view json);
+// {"pid":N} and {"exit_code":N|null,"signal":N|null}.
+Result<int> ParseRunStarted(std::string_view json);
+struct RunEnded {
+  std::optional<int> exit_code;
+  std::optional<int> signal;
+};
+Result<RunEnded> ParseRunEnded(std::string_view json);
+
+}  // namespace gpumux::daemon

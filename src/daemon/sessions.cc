@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/sessions.h"
+
+#include <fmt/format.h>
+#include <sys/socket.h>
+
+#include "base/log.h"
+#include "daemon/usage.h"
+
+namespace gpumux::daemon {
+
+namespace {
+constexpr unsigned kMaxPerPid = 64;
+constexpr int kAcceptsAtOnce = 64;
+constexpr int kFramesAtOnce = 32;  // of one session, so that none starves the others
+constexpr Time kSilence = std::chrono::seconds(10);
+}  // namespace
+
+Sessions::Sessions(Machine& machine, Tenants& tenants, Monitor& monitor, Reaper& reaper, CreditDesk& desk,
+                   Leases& leases, EventLoop& loop, const Clock& clock)
+    : machine_(machine),
+      tenants_(tenants),
+      monitor_(monitor),
+      reaper_(reaper),
+      desk_(desk),
+      leases_(leases),
+      loop_(loop),
+      clock_(clock) {
+  leases_.send_queued = [this](uint64_t id, const std::string& json) {
+    const auto it = sessions_.find(id);
+    if (it == sessions_.end()) return false;
+    const auto packet = ipc::EncodeText(GPUMUX_RUN_QUEUED, 0, json);
+    if (!packet) return true;
+    // A suspended terminal does not read: what it misses is sent again when it changes.
+    const Status sent = it->second->socket.Send(*packet);
+    return sent || sent.error().code == Code::kTimeout;
+  };
+  leases_.send_granted = [this](uint64_t id, const std::string& json, const std::vector<int>& fds) {
+    const auto packet = ipc::EncodeText(GPUMUX_RUN_GRANTED, 0, json);
+    return packet && Send(id, *packet, fds);
+  };
+  leases_.send_summary = [this](uint64_t id, const std::string& json) {
+    const auto packet = ipc::EncodeText(GPUMUX_RUN_SUMMARY, 0, json);
+    return packet && Send(id, *packet);
+  };
+  leases_.send_refused = [this](uint64_t id, const Error& error) {
+    gpumux_refused refused{};
+    refused.reason = error.code == Code::kInternal ? GPUMUX_REASON_INTERNAL : GPUMUX_REASON_DEVICE_FULL;
+    refused.exit_code = error.code == Code::kInternal ? 125 : ExitStatus(error.code);
+    ipc::SetField(refused.text, error.ToString());
+    Send(id, ipc::EncodeStruct(GPUMUX_REFUSED, 0, refused));
+  };
+}
+
+Sessions::~Sessions() = default;
+
+Status Sessions::Listen(const std::string& path, mode_t mode) {
+  auto listener = ipc::UnixListener::Listen(path, SOCK_SEQPACKET, mode);
+  if (!listener) return tl::unexpected(listener.error());
+  listener_ = std::move(*listener);
+  listen_watch_ = loop_.OnReadable(listener_.fd(), [this] { Accept(); });
+  return {};
+}
+
+void Sessions::Accept() {
+  for (int i = 0; i < kAcceptsAtOnce; ++i) {
+    auto fd = listener_.Accept();
+    if (!fd) {
+      LogError("session socket: {}", fd.error().ToString());
+      return;
+    }
+    if (!fd->valid()) return;
+    const auto peer = ipc::PeerOf(fd->get());
+    if (!peer) continue;
+    if (peer->pid != 0 && by_pid_[peer->pid] >= kMaxPerPid) {
+      ++dropped_;
+      continue;
+    }
+    auto session = std::make_unique<Session>();
+    const uint64_t id = session->id = next_id_++;
+    session->peer = *peer;
+    session->since = clock_.Now();
+    session->socket = ipc::SeqpacketSocket(std::move(*fd));
+    session->watch = loop_.OnReadable(session->socket.fd(), [this, id] { Readable(id); });
+    ++by_pid_[peer->pid];
+    sessions_.emplace(id, std::move(session));
+  }
+}
+
+void Sessions::Readable(uint64_t id) {
+  for (int i = 0; i < kFramesAtOnce; ++i) {
+    const auto it = sessions_.find(id);
+    if (it == sessions_.end()) return;  // its own last frame ended it
+    Session& session = *it->second;
+    auto received = session.socket.Receive();
+    if (!received) return Drop(id, "a packet that is none of ours");
+    if (received->what == ipc::Received::What::kWouldBlock) return;
+    if (received->what == ipc::Received::What::kClosed) return Close(id);
+    const auto frame = ipc::DecodeFrame(received->bytes);
+    if (!frame) {
+      // A guard of another release: told so, that it can leave itself out of force.
+      if (frame.error().code == Code::kUnsupported) {
+        RefuseGuard(session, 0, GPUMUX_REASON_OTHER_VERSION, "this gpumuxd speaks another version");
+      }
+      return Drop(id, "a frame that is none of ours");
+    }
+    if (!Handle(session, *frame)) return Drop(id, "a frame out of place");
+  }
+}
+
+bool Sessions::Handle(Session& session, const ipc::Frame& frame) {
+  const bool json = frame.type >= GPUMUX_RUN_REQUEST;
+  if (session.kind == Kind::kUnknown) {
+    if (frame.type != GPUMUX_GUARD_HELLO && frame.type != GPUMUX_RUN_REQUEST) return false;
+    session.kind = json ? Kind::kRun : Kind::kGuard;
+  }
+  if (json != (session.kind == Kind::kRun)) return false;
+  return json ? HandleRun(session, frame) : HandleGuard(session, frame);
+}
+
+bool Sessions::HandleRun(Session& session, const ipc::Frame& frame) {
+  switch (frame.type) {
+    case GPUMUX_RUN_REQUEST: {
+      if (session.asked) return false;
+      session.asked = true;
+      auto request = ParseRunRequest(frame.Text());
+      if (!request) {
+        leases_.send_refused(session.id, request.error());
+        return true;
+      }
+      leases_.Request(session.id, session.peer, std::move(*request));
+      return true;
+    }
+    case GPUMUX_RUN_STARTED: {
+      const auto pid = ParseRunStarted(frame.Text());
+      if (!pid) return false;
+      leases_.Started(session.id, *pid);
+      return true;
+    }
+    case GPUMUX_RUN_ENDED: {
+      const auto ended = ParseRunEnded(frame.Text());
+      if (!ended) return false;
+      leases_.Ended(session.id, *ended);
+      return true;
+    }
+    default:
+      return false;
+  }
+}
+
+bool Sessions::HandleGuard(Session& session, const ipc::Frame& frame) {
+  if ((frame.type == GPUMUX_GUARD_HELLO) != (session.process == 0)) return false;
+  switch (frame.type) {
+    case GPUMUX_GUARD_HELLO:
+      return Hello(session, frame);
+    case GPUMUX_CREDIT_REQUEST:
+      return Credit(session, frame, /*context=*/false);
+    case GPUMUX_CONTEXT_REQUEST:
+      return Credit(session, frame, /*context=*/true);
+    case GPUMUX_MEMORY_INFO_REQUEST:
+      return MemoryInfo(session, frame);
+    case GPUMUX_CONTEXT_NOTICE:
+      return Notice(session, frame);
+    default:
+      return false;
+  }
+}
+
+void Sessions::RefuseGuard(Session& session, uint32_t request_id, uint32_t reason, const std::string& text) {
+  gpumux_refused refused{};
+  refused.reason = reason;
+  ipc::SetField(refused.text, text);
+  Send(session.id, ipc::EncodeStruct(GPUMUX_REFUSED, request_id, refused));
+}
+
+bool Sessions::Hello(Session& session, const ipc::Frame& frame) {
+  const auto hello = ipc::PayloadAs<gpumux_guard_hello>(frame);
+  const auto refuse = [&](uint32_t reason, const std::string& text) {
+    RefuseGuard(session, frame.request_id, reason, text);
+    return true;
+  };
+  if (hello.pages_version != GPUMUX_PAGES_VERSION) {
+    return refuse(GPUMUX_REASON_OTHER_VERSION, fmt::format("gpumuxd has pages of version {}, the guard {}",
+                                                           GPUMUX_PAGES_VERSION, hello.pages_version));
+  }
+  const auto name = session.peer.pid > 0 ? NameProcess(session.peer.pid) : std::nullopt;
+  Tenant* tenant =
+      name ? tenants_.FindOwner(session.peer.pid, session.peer.uid, ipc::FieldText(hello.tenant_hint))
+           : nullptr;
+  if (!tenant || tenant->state == TenantState::kEnded) {
+    return refuse(GPUMUX_REASON_NOT_A_TENANT, fmt::format("no lease covers pid {}", session.peer.pid));
+  }
+  Tenant* of_member = nullptr;
+  Member* member = tenants_.FindMember(*name, &of_member);
+  const bool resumed = member && member->page;
+  if (member) {
+    tenant = of_member;
+  } else {
+    auto adopted = reaper_.Adopt(*tenant, *name);
+    if (!adopted) {
+      const bool many = adopted.error().code == Code::kDenied;
+      return refuse(many ? GPUMUX_REASON_TOO_MANY : GPUMUX_REASON_NOT_A_TENANT, adopted.error().message);
+    }
+    member = *adopted;
+  }
+  if (!member->page) {
+    auto page = ProcessPage::Create();
+    if (!page) return refuse(GPUMUX_REASON_INTERNAL, page.error().message);
+    member->page = std::move(*page);
+  }
+  session.tenant = tenant->id;
+  session.process = member->key;
+  gpumux_guard_welcome welcome{};
+  welcome.pages_version = GPUMUX_PAGES_VERSION;
+  welcome.gpu_count = static_cast<uint32_t>(tenant->gpus.size());
+  welcome.strict = tenant->request.strict;
+  welcome.resumed = resumed;
+  ipc::SetField(welcome.tenant_id, tenant->id);
+  const int fds[] = {tenant->pages->limits_fd(), tenant->pages->tenant_fd(), member->page->fd()};
+  Send(session.id, ipc::EncodeStruct(GPUMUX_GUARD_WELCOME, frame.request_id, welcome), fds);
+  return true;
+}
+
+bool Sessions::Find(const Session& session, Tenant** tenant, Member** member) {
+  *tenant = tenants_.Find(session.tenant);
+  if (!*tenant) return false;
+  const auto it = (*tenant)->members.find(session.process);
+  if (it == (*tenant)->members.end() || it->second.died) return false;
+  *member = &it->second;
+  return true;
+}
+
+bool Sessions::Credit(Session& session, const ipc::Frame& frame, bool context) {
+  CreditDesk::Ask ask;
+  if (context) {
+    ask.slot = ipc::PayloadAs<gpumux_context_request>(frame).gpu_slot;
+  } else {
+    const auto request = ipc::PayloadAs<gpumux_credit_request>(frame);
+    ask.slot = request.gpu_slot;
+    ask.bytes = request.bytes;
+  }
+  Tenant* tenant = nullptr;
+  Member* member = nullptr;
+  // One request at a time is the protocol.
+  if (session.asks > 0) return false;
+  if (!Find(session, &tenant, &member) || ask.slot >= tenant->gpus.size()) return false;
+  ask.session = session.id;
+  ask.tenant = session.tenant;
+  ask.process = session.process;
+  ask.context = context;
+  ask.reply = [this, id = session.id, request_id = frame.request_id,
+               context](const CreditDesk::Answer& answer) {
+    const auto it = sessions_.find(id);
+    if (it == sessions_.end()) return false;
+    it->second->asks = 0;
+    const bool granted = answer.reason == GPUMUX_REASON_NONE;
+    if (context) {
+      const gpumux_context_reply reply{granted, answer.reason, answer.charged_bytes};
+      return Send(id, ipc::EncodeStruct(GPUMUX_CONTEXT_REPLY, request_id, reply));
+    }
+    const gpumux_credit_reply reply{granted, answer.reason, answer.limit_bytes, answer.used_bytes,
+                                    answer.promisable_bytes};
+    return Send(id, ipc::EncodeStruct(GPUMUX_CREDIT_REPLY, request_id, reply));
+  };
+  session.asks = 1;
+  desk_.Submit(std::move(ask));
+  return true;
+}
+
+bool Sessions::MemoryInfo(Session& session, const ipc::Frame& frame) {
+  const unsigned slot = ipc::PayloadAs<gpumux_memory_info_request>(frame).gpu_slot;
+  Tenant* tenant = nullptr;
+  Member* member = nullptr;
+  if (!Find(session, &tenant, &member) || slot >= tenant->gpus.size()) return false;
+  const GpuState& gpu = *machine_.gpus()[tenant->gpus[slot]];
+  const Usage usage = Measure(*tenant, slot, gpu);
+  const uint64_t ledger_used = gpu.ledger.Find(tenant->id)->used_bytes;
+  gpumux_memory_info info{};
+  info.total_bytes = gpu.ledger.ToldLimitBytes(tenant->id);
+  // Free credit is nobody's yet: a recall gives it to whoever asks.
+  info.used_bytes = ledger_used - std::min(ledger_used, usage.free_credit_bytes);
+  const uint64_t rest = info.total_bytes > info.used_bytes ? info.total_bytes - info.used_bytes : 0;
+  info.free_bytes = std::min(rest, gpu.ledger.AvailableBytes(tenant->id) + usage.free_credit_bytes);
+  Send(session.id, ipc::EncodeStruct(GPUMUX_MEMORY_INFO, frame.request_id, info));
+  return true;
+}
+
+bool Sessions::Notice(Session& session, const ipc::Frame& frame) {
+  const auto notice = ipc::PayloadAs<gpumux_context_notice>(frame);
+  Tenant* tenant = nullptr;
+  Member* member = nullptr;
+  if (!Find(session, &tenant, &member) || notice.gpu_slot >= tenant->gpus.size()) return false;
+  Member::Gpu& on = member->gpus[notice.gpu_slot];
+  const uint32_t contexts = std::min(notice.contexts, 1024u);
+  // More contexts than before: those that were charged came to be. As many as
+  // before: one that was charged failed. Fewer: one was destroyed.
+  uint32_t settled = contexts > on.contexts ? contexts - on.contexts : contexts == on.contexts ? 1 : 0;
+  on.pending_contexts -= std::min(on.pending_contexts, settled);
+  on.contexts = contexts;
+  monitor_.Refresh(tenant->gpus[notice.gpu_slot]);
+  desk_.Retry();
+  return true;
+}
+
+bool Sessions::Send(uint64_t id, std::span<const std::byte> packet, std::span<const int> fds) {
+  const auto it = sessions_.find(id);
+  if (it == sessions_.end()) return false;
+  const Status sent = it->second->socket.Send(packet, fds);
+  if (sent) return true;
+  // The socket's end is seen by the next read; a full one is a peer that does not read.
+  if (sent.error().code == Code::kTimeout) {
+    loop_.Post([this, id] { Drop(id, "does not read its answers"); });
+  }
+  return false;
+}
+
+void Sessions::Drop(uint64_t id, const char* why) {
+  const auto it = sessions_.find(id);
+  if (it == sessions_.end()) return;
+  ++dropped_;
+  LogWarning("hung up on pid {} (uid {}): {}", it->second->peer.pid, it->second->peer.uid, why);
+  Close(id);
+}
+
+void Sessions::Close(uint64_t id) {
+  const auto it = sessions_.find(id);
+  if (it == sessions_.end()) return;
+  const bool run = it->second->kind == Kind::kRun;
+  const auto count = by_pid_.find(it->second->peer.pid);
+  if (count != by_pid_.end() && --count->second == 0) by_pid_.erase(count);
+  it->second->watch = {};
+  sessions_.erase(it);
+  desk_.Forget(id);
+  if (run) leases_.HungUp(id);
+}
+
+void Sessions::DropSilent() {
+  std::vector<uint64_t> silent;
+  for (const auto& [id, session] : sessions_) {
+    if (session->kind == Kind::kUnknown && clock_.Now() - session->since > kSilence) silent.push_back(id);
+  }
+  for (const uint64_t id : silent) Drop(id, "never said what it is");
+}
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/clock.h"
+#include "daemon/credit_desk.h"
+#include "daemon/leases.h"
+#include "daemon/reaper.h"
+#include "ipc/frame.h"
+#include "ipc/seqpacket.h"
+
+namespace gpumux::daemon {
+
+// The session socket: guards and `run`s connect, send frames, get answers.
+// Whoever sends what is not of the protocol, does not read, or says nothing at
+// all is disconnected and counted.
+class Sessions {
+ public:
+  Sessions(Machine& machine, Tenants& tenants, Monitor& monitor, Reaper& reaper, CreditDesk& desk,
+           Leases& leases, EventLoop& loop, const Clock& clock);
+  ~Sessions();
+
+  Status Listen(const std::string& path, mode_t mode);
+  // Hangs up on peers that have not said what they are.
+  void DropSilent();
+
+  size_t open() const { return sessions_.size(); }
+  uint64_t dropped() const { return dropped_; }
+
+ private:
+  enum class Kind { kUnknown, kGuard, kRun };
+  struct Session {
+    uint64_t id = 0;
+    ipc::SeqpacketSocket socket;
+    ipc::PeerIdentity peer;
+    EventLoop::Watch watch;
+    Kind kind = Kind::kUnknown;
+    Time since{};
+    // of a guard
+    std::string tenant;
+    core::ProcessKey process = 0;
+    unsigned asks = 0;  // under way
+    // of a run
+    bool asked = false;
+  };
+
+  void Accept();
+  void Readable(uint64_t id);
+  // False: the frame is not acceptable now.
+  bool Handle(Session& session, const ipc::Frame& frame);
+  bool HandleGuard(Session& session, const ipc::Frame& frame);
+  bool HandleRun(Session& session, const ipc::Frame& frame);
+  bool Hello(Session& session, const ipc::Frame& frame);
+  bool Credit(Session& session, const ipc::Frame& frame, bool context);
+  bool MemoryInfo(Session& session, const ipc::Frame& frame);
+  bool Notice(Session& session, const ipc::Frame& frame);
+  void RefuseGuard(Session& session, uint32_t request_id, uint32_t reason, const std::string& text);
+
+  // What a session's tenant and process are now; false when they are gone.
+  bool Find(const Session& session, Tenant** tenant, Member** member);
+  bool Send(uint64_t id, std::span<const std::byte> packet, std::span<const int> fds = {});
+  // A reply that would block means a peer that does not read.
+  void Drop(uint64_t id, const char* why);
+  void Close(uint64_t id);
+
+  Machine& machine_;
+  Tenants& tenants_;
+  Monitor& monitor_;
+  Reaper& reaper_;
+  CreditDesk& desk_;
+  Leases& leases_;
+  EventLoop& loop_;
+  const Clock& clock_;
+  ipc::UnixListener listener_;
+  EventLoop::Watch listen_watch_;
+  std::map<uint64_t, std::unique_ptr<Session>> sessions_;
+  std::map<pid_t, unsigned> by_pid_;
+  uint64_t next_id_ = 1;
+  uint64_t dropped_ = 0;
+};
+
+}  // namespace gpumux::daemon

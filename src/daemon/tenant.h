@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the daemon knows of a tenant and of each of its processes. Plain data;
+// tenants.h keeps them, the other parts change them.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/unique_fd.h"
+#include "core/ledger.h"
+#include "core/promise.h"
+#include "daemon/event_loop.h"
+#include "daemon/pages.h"
+#include "daemon/run_request.h"
+
+namespace gpumux::daemon {
+
+using Time = std::chrono::nanoseconds;  // of Clock::Now
+
+// A process for good: a pid is used again, with another start time.
+struct ProcessName {
+  pid_t pid = 0;
+  uint64_t start_time = 0;
+  auto operator<=>(const ProcessName&) const = default;
+};
+
+// One process of a tenant: one that said hello, or one that NVML shows on a GPU.
+struct Member {
+  struct Gpu {
+    uint32_t contexts = 0;          // as the guard said last
+    uint32_t pending_contexts = 0;  // charged, nothing heard of them yet
+    uint64_t real_overhead_bytes = 0;
+    std::optional<uint64_t> own_bytes;    // NVML's figure at the last reading; nullopt: not listed
+    std::optional<Time> unguarded_since;  // listed by NVML while no guard is in force
+  };
+  core::ProcessKey key = 0;
+  ProcessName process;
+  uid_t uid = 0;
+  std::string name;
+  UniqueFd pidfd;
+  EventLoop::Watch death;
+  std::optional<ProcessPage> page;  // nullopt: never said hello
+  std::vector<Gpu> gpus;            // by slot
+  std::optional<Time> died;         // its bytes are returned once NVML shows them free
+};
+
+enum class TenantState { kStarting, kRunning, kStopping, kEnded };
+std::string_view Name(TenantState state);
+
+struct Refusals {
+  uint64_t own_limit = 0;
+  uint64_t device_full = 0;
+  uint64_t last_refused_bytes = 0;
+};
+
+struct Ended {
+  std::string why;
+  std::optional<int> exit_code;
+  std::optional<int> signal;
+  Time at{};
+  std::chrono::system_clock::time_point wall{};
+};
+
+struct Tenant {
+  std::string id;
+  uint64_t session = 0;  // of its `run`; 0 once that is gone
+  RunRequest request;
+  uid_t uid = 0;
+  ProcessName run;
+  core::Mode mode = core::Mode::kTimeslice;
+  std::string mode_reason;
+  std::vector<core::Share> shares;       // by slot
+  std::vector<size_t> gpus;              // by slot: index into Machine
+  std::vector<uint64_t> peak_bytes;      // by slot
+  std::vector<unsigned> readings_above;  // by slot: successive readings above the limit
+  std::optional<TenantPages> pages;
+  TenantState state = TenantState::kStarting;
+  bool frozen = false;
+  bool draining = false;     // the grace time of a stop is over
+  std::string not_enforced;  // why the memory limit is not in force; empty: nothing seen
+  Time admitted{};
+  std::chrono::system_clock::time_point admitted_wall{};
+  double waited_seconds = 0;
+  std::optional<ProcessName> child;  // of RunStarted
+  UniqueFd child_pidfd;
+  EventLoop::Watch child_death;
+  bool child_ended = false;  // or never to come
+  bool guard_seen = false;   // at least one process of it had the guard in force
+  bool summary_due = false;  // RunEnded was said; the answer waits for the tenant's end
+  EventLoop::Watch summary_timer, time_limit;
+  std::string stop_reason;
+  EventLoop::Watch stop_timer;
+  std::vector<std::pair<ProcessName, UniqueFd>> stopped_processes;  // that got the stop's signal
+  Refusals refusals_of_dead;
+  uint64_t launches_of_dead = 0;
+  std::map<core::ProcessKey, Member> members;
+  std::optional<Ended> ended;
+};
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/usage.h"
+
+#include <algorithm>
+
+#include "daemon/tenants.h"
+
+namespace gpumux::daemon {
+
+namespace {
+
+uint64_t Minus(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
+
+void Add(Refusals& sum, const ProcessWords& words) {
+  sum.own_limit += words.refused_own_limit;
+  sum.device_full += words.refused_device_full;
+  if (words.last_refused_bytes) sum.last_refused_bytes = words.last_refused_bytes;
+}
+
+}  // namespace
+
+std::optional<unsigned> SlotOf(const Tenant& tenant, size_t gpu_index) {
+  for (unsigned slot = 0; slot < tenant.gpus.size(); ++slot) {
+    if (tenant.gpus[slot] == gpu_index) return slot;
+  }
+  return std::nullopt;
+}
+
+Usage Measure(const Tenant& tenant, unsigned slot, const GpuState& gpu) {
+  Usage usage;
+  const uint64_t device = gpu.ledger.TotalBytes();
+  uint64_t only_peak = 0;
+  for (const auto& [key, member] : tenant.members) {
+    const auto* entry = gpu.ledger.Find(tenant.id, key);
+    if (!entry) continue;
+    const Member::Gpu& on = member.gpus[slot];
+    if (member.died) {
+      usage.used_bytes += entry->granted_bytes + on.real_overhead_bytes;
+      usage.uncommitted_bytes += entry->granted_bytes + entry->overhead_bytes;
+      continue;
+    }
+    usage.overhead_bytes += on.real_overhead_bytes;
+    usage.uncommitted_bytes += on.pending_contexts * gpu.cost.ChargeBytes();
+    if (!member.page) {
+      usage.used_bytes += on.real_overhead_bytes;
+      continue;
+    }
+    const ProcessWords words = member.page->Read(slot, entry->granted_bytes, device);
+    usage.free_credit_bytes += words.free_bytes;
+    usage.used_bytes += entry->granted_bytes - words.free_bytes + on.real_overhead_bytes;
+    usage.uncommitted_bytes += Minus(entry->granted_bytes - words.free_bytes, words.committed_bytes);
+    only_peak = words.peak_bytes + on.real_overhead_bytes;
+  }
+  // The peak of one process is exact; of several it is the highest sum seen.
+  usage.peak_bytes = std::max(usage.used_bytes, tenant.members.size() == 1 ? only_peak : 0);
+  return usage;
+}
+
+Refusals CountRefusals(const Tenant& tenant, const Machine& machine) {
+  Refusals sum = tenant.refusals_of_dead;
+  for (const auto& [key, member] : tenant.members) {
+    if (!member.page || member.died) continue;
+    for (unsigned slot = 0; slot < tenant.gpus.size(); ++slot) {
+      Add(sum, member.page->Read(slot, 0, machine.gpus()[tenant.gpus[slot]]->ledger.TotalBytes()));
+    }
+  }
+  return sum;
+}
+
+uint64_t CountLaunches(const Tenant& tenant) {
+  uint64_t sum = tenant.launches_of_dead;
+  for (const auto& [key, member] : tenant.members) {
+    if (!member.page || member.died) continue;
+    for (unsigned slot = 0; slot < tenant.gpus.size(); ++slot) sum += member.page->Read(slot, 0, 0).launches;
+  }
+  return sum;
+}
+
+uint64_t RecallCredit(Tenant& tenant, unsigned slot, GpuState& gpu) {
+  uint64_t sum = 0;
+  for (auto& [key, member] : tenant.members) {
+    const auto* entry = gpu.ledger.Find(tenant.id, key);
+    if (!entry || !member.page || member.died) continue;
+    const uint64_t taken = member.page->TakeCredit(slot, entry->granted_bytes);
+    sum += gpu.ledger.TakeBack(tenant.id, key, taken);
+  }
+  return sum;
+}
+
+uint64_t RecallBurst(Tenants& tenants, size_t gpu_index, GpuState& gpu) {
+  uint64_t sum = 0;
+  for (const auto& [id, entry] : gpu.ledger.Tenants()) {
+    if (entry.used_bytes <= entry.guaranteed_bytes) continue;
+    Tenant* tenant = tenants.Find(id);
+    const auto slot = tenant ? SlotOf(*tenant, gpu_index) : std::nullopt;
+    if (slot) sum += RecallCredit(*tenant, *slot, gpu);
+  }
+  return sum;
+}
+
+}  // namespace gpumux::daemon

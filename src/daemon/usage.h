@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "core/ledger.h"
+#include "daemon/machine.h"
+#include "daemon/tenant.h"
+
+namespace gpumux::daemon {
+
+// What a tenant has on one of its GPUs right now, from the ledger and the
+// pages of its processes.
+struct Usage {
+  uint64_t used_bytes = 0;         // committed or under way, and overheads as found
+  uint64_t free_credit_bytes = 0;  // granted, and nobody's call
+  uint64_t uncommitted_bytes = 0;  // granted to calls under way, contexts too; what the dead held
+  uint64_t overhead_bytes = 0;     // as found
+  uint64_t peak_bytes = 0;
+};
+
+Usage Measure(const Tenant& tenant, unsigned slot, const GpuState& gpu);
+
+// Refusals and launches of all its processes, the dead included.
+Refusals CountRefusals(const Tenant& tenant, const Machine& machine);
+uint64_t CountLaunches(const Tenant& tenant);
+
+// Takes the free credit of every process of the tenant back into the ledger.
+// Returns how much it was.
+uint64_t RecallCredit(Tenant& tenant, unsigned slot, GpuState& gpu);
+
+// The other tenants' free credit beyond their guarantees.
+uint64_t RecallBurst(class Tenants& tenants, size_t gpu_index, GpuState& gpu);
+
+std::optional<unsigned> SlotOf(const Tenant& tenant, size_t gpu_index);
+
+}  // namespace gpumux::daemon

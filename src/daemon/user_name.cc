@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/user_name.h"
+
+#include <pwd.h>
+
+namespace gpumux::daemon {
+
+std::string UserName(uid_t uid) {
+  char buffer[4096];
+  passwd entry{};
+  passwd* found = nullptr;
+  if (getpwuid_r(uid, &entry, buffer, sizeof buffer, &found) == 0 && found) return found->pw_name;
+  return std::to_string(uid);
+}
+
+}  // namespace gpumux::daemon

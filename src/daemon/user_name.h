@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+
+namespace gpumux::daemon {
+
+// The account's name, or its number where it has none.
+std::string UserName(uid_t uid);
+
+}  // namespace gpumux::daemon
