@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "sim/slab_layout.h"
+
 namespace gpumux::sim {
 
 uint64_t DeviceMemory::OwnBytes(Process process) const {
@@ -22,7 +24,8 @@ bool DeviceMemory::MakeRoom(uint64_t bytes) {
   if (used_ <= capacity - bytes) return true;
   uint64_t reclaimable = 0;
   for (const auto& [process, account] : accounts_) reclaimable += account.managed_cache;
-  uint64_t missing = used_ - (capacity - bytes);
+  // Caches give whole pages.
+  uint64_t missing = RoundUp(used_ - (capacity - bytes), kPageBytes);
   if (missing > reclaimable) return false;
   for (auto& [process, account] : accounts_) {
     const uint64_t part = std::min(missing, account.managed_cache);

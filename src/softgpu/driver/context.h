@@ -32,6 +32,7 @@ struct Context {
   size_t printf_bytes = 8650752;
   size_t heap_bytes = 8388608;
   uint64_t stack_taken = 0;        // device memory for stacks above the default
+  uint64_t heap_taken = 0;         // and for the device heap (stack.h guards both)
   sim::SlabLayout slabs;           // guarded by the memory's mutex
   std::unique_ptr<Stream> legacy;  // guarded by the engine's mutex, as are its streams
 };

@@ -9,6 +9,8 @@
 #include "softgpu/driver/engine.h"
 #include "softgpu/driver/error_codes.h"
 #include "softgpu/driver/memory.h"
+#include "softgpu/driver/module.h"
+#include "softgpu/driver/stack.h"
 
 namespace gpumux::softgpu {
 
@@ -34,6 +36,7 @@ Known& AllContexts() {
 
 thread_local std::vector<Context*> stack;
 constexpr size_t kMaxStack = 1 << 16;
+constexpr size_t kDefaultHeapBytes = 8 << 20;
 
 Context* NewContext(Device* device, bool primary) {
   static std::atomic<uint64_t> next_id{1};
@@ -57,7 +60,7 @@ CUresult Activate(Context* context) {
   }
   context->sticky = CUDA_SUCCESS;
   context->stack_bytes = sim::kH200.default_stack_bytes;
-  context->stack_taken = 0;
+  context->heap_bytes = kDefaultHeapBytes;
   Engine::Get().AddContext(context);
   context->alive.store(true, std::memory_order_release);
   return CUDA_SUCCESS;
@@ -66,9 +69,9 @@ CUresult Activate(Context* context) {
 void Deactivate(Context* context) {
   Engine::Get().RemoveContext(context);
   context->alive.store(false, std::memory_order_release);
+  Modules::Get().RemoveContext(context);
   Memory::Get().RemoveContext(context);
-  if (context->stack_taken > 0) Driver::Get().Change(*context->device, Op::kGive, context->stack_taken);
-  context->stack_taken = 0;
+  GiveStackAndHeap(context);
   Driver::Get().Change(*context->device, Op::kRemoveContext);
 }
 
@@ -350,28 +353,15 @@ GPUMUX_CU cuCtxSetLimit(CUlimit limit, size_t value) {
   switch (static_cast<int>(limit)) {
     case CU_LIMIT_STACK_SIZE: {
       if (value > 512 * 1024) return CUDA_ERROR_INVALID_VALUE;
-      // Every thread that the GPU can hold at once has its stack set aside;
-      // what a context includes is measured with the default size.
-      const uint64_t threads = static_cast<uint64_t>(sim::kH200.sms) * sim::kH200.threads_per_sm;
-      const size_t rounded = sim::RoundUp(std::max<size_t>(value, 16), 16);
-      const uint64_t base = sim::kH200.default_stack_bytes;
-      const uint64_t need = rounded > base ? sim::RoundUp((rounded - base) * threads, sim::kPageBytes) : 0;
-      if (need > context->stack_taken) {
-        const uint64_t more = need - context->stack_taken;
-        if (Driver::Get().Change(*context->device, Op::kTake, more) != Answer::kOk)
-          return CUDA_ERROR_OUT_OF_MEMORY;
-      } else if (need < context->stack_taken) {
-        Driver::Get().Change(*context->device, Op::kGive, context->stack_taken - need);
-      }
-      context->stack_taken = need;
-      context->stack_bytes = rounded;
-      return CUDA_SUCCESS;
+      const uint64_t rounded = sim::RoundUp(std::max<size_t>(value, 16), 16);
+      return SetStack(context, rounded) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     }
     case CU_LIMIT_PRINTF_FIFO_SIZE:
       context->printf_bytes = value;
       return CUDA_SUCCESS;
     case CU_LIMIT_MALLOC_HEAP_SIZE:
-      // Taken with the first kernel that allocates on the device: none here does.
+      // Taken with the first code that allocates on the device; fixed from then on.
+      if (context->heap_taken > 0) return CUDA_ERROR_INVALID_VALUE;
       context->heap_bytes = value;
       return CUDA_SUCCESS;
     default:
