@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/paths.h"
+#include "base/result.h"
+#include "gpu/source.h"
+
+namespace gpumux::cli {
+
+// Where a daemon may be, the most fitting first: the one of the tenant that
+// this runs in, the user's own, the machine's (not for the software GPU, whose
+// state is the user's).
+struct Endpoints {
+  gpu::GpuSource source;
+  RuntimePaths own;
+  std::vector<RuntimePaths> all;
+};
+Result<Endpoints> FindEndpoints();
+
+// True if the environment chose the software GPU explicitly.
+bool SoftwareGpuWasAskedFor();
+
+}  // namespace gpumux::cli

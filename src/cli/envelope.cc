@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/envelope.h"
+
+#include <fmt/format.h>
+#include <time.h>
+
+#include "cli/terminal.h"
+
+namespace gpumux::cli {
+
+std::string Envelope(const std::string& name, bool simulated, const nlohmann::json& data) {
+  const time_t now = ::time(nullptr);
+  tm local{};
+  ::localtime_r(&now, &local);
+  char date[32], zone[8];
+  ::strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%S", &local);
+  ::strftime(zone, sizeof zone, "%z", &local);
+  nlohmann::ordered_json out;
+  out["schema"] = "gpumux." + name + "/1";
+  out["generated_at"] = fmt::format("{}{}:{}", date, std::string_view(zone, 3), std::string_view(zone + 3));
+  out["simulated"] = simulated;
+  out["data"] = data;
+  return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+const nlohmann::json& At(const nlohmann::json& object, const char* key) {
+  static const nlohmann::json kNull;
+  if (!object.is_object()) return kNull;
+  const auto it = object.find(key);
+  return it == object.end() ? kNull : *it;
+}
+
+std::string TextAt(const nlohmann::json& object, const char* key, size_t width) {
+  const nlohmann::json& value = At(object, key);
+  return value.is_string() ? Plain(value.get_ref<const std::string&>(), width) : "";
+}
+
+}  // namespace gpumux::cli

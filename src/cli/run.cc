@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// `gpumux run`: from the options through the request to the program and its
+// closing line.
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+
+#include "cli/commands.h"
+#include "cli/daemon_start.h"
+#include "cli/endpoints.h"
+#include "cli/environment.h"
+#include "cli/program_lookup.h"
+#include "cli/run_options.h"
+#include "cli/run_report.h"
+#include "cli/run_request.h"
+#include "cli/supervise.h"
+#include "cli/terminal.h"
+#include "cli/waiting_line.h"
+#include "ipc/session_client.h"
+
+extern char** environ;
+
+namespace gpumux::cli {
+namespace {
+
+using ipc::SessionClient;
+using ipc::SessionEvent;
+using Steady = std::chrono::steady_clock;
+
+constexpr int kInternalFailure = 125;
+// The daemon ends the waiting itself; this covers one that does not.
+constexpr auto kWaitSlack = std::chrono::seconds(5);
+// A summary that does not come in this time is given up: the program's status matters more.
+constexpr auto kSummaryPatience = std::chrono::seconds(3);
+
+int ReportRun(const Error& error, bool json) {
+  const int status = Report(error, json);
+  return error.code == Code::kInternal ? kInternalFailure : status;
+}
+
+Result<SessionClient> ConnectAny(const Endpoints& endpoints) {
+  for (const RuntimePaths& paths : endpoints.all) {
+    auto client = SessionClient::Connect(paths.session_socket);
+    if (client) return client;
+    // A daemon that refuses us is no reason to start a second one beside it.
+    if (client.error().code == Code::kDenied) {
+      return Fail(Code::kUnavailable, client.error().message, "you may not use this daemon");
+    }
+  }
+  return Fail(Code::kUnavailable, "no daemon runs");
+}
+
+// A session with the request sent. A daemon that is idle may end just between
+// our connect and our request: then once more.
+Result<SessionClient> SendRequest(const Endpoints& endpoints, const std::string& request) {
+  Status sent;
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    auto client = ConnectAny(endpoints);
+    if (!client && client.error().message == "no daemon runs") {
+      if (const Status started = StartUserDaemon(endpoints.own); !started)
+        return tl::unexpected(started.error());
+      client = SessionClient::Connect(endpoints.own.session_socket);
+    }
+    if (!client) {
+      sent = tl::unexpected(client.error());
+      continue;
+    }
+    sent = client->SendRequest(request);
+    if (sent) return client;
+  }
+  return tl::unexpected(sent.error());
+}
+
+// Waits for the daemon's word on the request.
+class Waiting {
+ public:
+  Waiting(SessionClient& session, const Signals& signals, const RunOptions& options)
+      : session_(session),
+        signals_(signals),
+        options_(options),
+        line_(TerminalOf(STDERR_FILENO), options.quiet) {}
+
+  struct Outcome {
+    std::optional<SessionEvent> granted;
+    int exit_status = 0;  // without a grant
+  };
+
+  Outcome Run() {
+    const auto started = Steady::now();
+    for (;;) {
+      std::chrono::milliseconds left{-1};
+      if (options_.wait_limit) {
+        left = std::max(std::chrono::milliseconds(0),
+                        std::chrono::ceil<std::chrono::milliseconds>(started + *options_.wait_limit +
+                                                                     kWaitSlack - Steady::now()));
+        if (left.count() == 0)
+          return Refused(
+              {Code::kTimeout, "no room came in time", "ask for less, or wait longer with --wait=T"});
+      }
+      pollfd entries[] = {{session_.fd(), POLLIN, 0}, {signals_.fd(), POLLIN, 0}};
+      if (::poll(entries, 2, static_cast<int>(std::min<int64_t>(left.count(), INT32_MAX))) < 0) continue;
+      if (const int status = TakeSignals(); status != 0)
+        return {.granted = std::nullopt, .exit_status = status};
+      if (entries[0].revents == 0) continue;
+      auto event = session_.Next(std::chrono::milliseconds(0));
+      if (!event)
+        return Refused(
+            {Code::kUnavailable, event.error().message, "restart gpumuxd: it may be of another version"});
+      if (!*event) continue;
+      switch ((*event)->type) {
+        case SessionEvent::Type::kQueued:
+          if (const auto queued = ParseQueued((*event)->json)) line_.Show(QueuedLine(*queued));
+          break;
+        case SessionEvent::Type::kGranted:
+          line_.Clear();
+          return {.granted = std::move(**event), .exit_status = 0};
+        case SessionEvent::Type::kRefused:
+          return RefusedByDaemon(**event);
+        case SessionEvent::Type::kClosed:
+          return Refused({Code::kUnavailable, "the daemon ended before it answered", "try again"});
+        case SessionEvent::Type::kSummary:
+          break;
+      }
+    }
+  }
+
+  bool said_something() const { return line_.said_something(); }
+
+ private:
+  // The exit status when a signal ended the waiting, else 0.
+  int TakeSignals() {
+    signalfd_siginfo info;
+    while (::read(signals_.fd(), &info, sizeof info) == sizeof info) {
+      switch (const int signal = static_cast<int>(info.ssi_signo)) {
+        case SIGINT:
+        case SIGQUIT:
+        case SIGTERM:
+        case SIGHUP:
+          line_.Clear();
+          if (!options_.quiet) Say("cancelled");
+          return 128 + signal;
+        case SIGTSTP:
+          ::raise(SIGSTOP);
+          break;
+        default:
+          break;
+      }
+    }
+    return 0;
+  }
+
+  Outcome Refused(const Error& error) {
+    line_.Clear();
+    return {.granted = std::nullopt, .exit_status = ReportRun(error, options_.json)};
+  }
+
+  Outcome RefusedByDaemon(const SessionEvent& event) {
+    line_.Clear();
+    const std::string text = Plain(event.refusal, 600);
+    if (options_.json) {
+      PrintError(ErrorJson("refused", text, "") + "\n");
+    } else {
+      Say(text);
+    }
+    const bool sensible = event.exit_code > 0 && event.exit_code <= 125;
+    return {.granted = std::nullopt, .exit_status = sensible ? event.exit_code : kInternalFailure};
+  }
+
+  SessionClient& session_;
+  const Signals& signals_;
+  const RunOptions& options_;
+  WaitingLine line_;
+};
+
+// After the program: the daemon's record of it, or nothing.
+std::optional<std::string> TakeSummary(SessionClient& session) {
+  const auto deadline = Steady::now() + kSummaryPatience;
+  while (Steady::now() < deadline) {
+    const auto event = session.Next(std::chrono::ceil<std::chrono::milliseconds>(deadline - Steady::now()));
+    if (!event || !*event || (*event)->type == SessionEvent::Type::kClosed) return std::nullopt;
+    if ((*event)->type == SessionEvent::Type::kSummary) return (*event)->json;
+  }
+  return std::nullopt;
+}
+
+void Close(SessionClient& session, bool daemon_gone, const RunOptions& options, bool simulated,
+           std::chrono::nanoseconds took) {
+  const bool line = !options.quiet && (options.summary || TerminalOf(STDERR_FILENO).is_tty);
+  if (!line && !options.json) return;
+  const auto summary = daemon_gone ? std::nullopt : TakeSummary(session);
+  if (options.json) {
+    PrintError(RunJson(summary ? *summary : "null", simulated) + "\n");
+  } else {
+    Say(summary ? ClosingLine(*summary, took) : ClosingLineWithoutRecord(took));
+  }
+}
+
+// The granted program, until its end.
+int RunProgram(SessionClient& session, const Granted& granted, const std::string& path,
+               const RunOptions& options, const Signals& signals) {
+  const auto started = Steady::now();
+  auto program = Program::Prepare(path, options.command,
+                                  TenantEnvironment(environ, granted.env, granted.env_prepend), signals);
+  if (!program) return ReportRun(program.error(), options.json);
+  // A daemon that is gone by now changes nothing for the program.
+  bool daemon_gone = !session.SendStarted(RunStartedJson(program->pid()));
+  if (const Status going = program->Go(); !going) {
+    (void)session.SendEnded(RunEndedJson(ExitStatus(going.error().code), std::nullopt));
+    return ReportRun(
+        {going.error().code, fmt::format("cannot run {}: {}", Plain(path, 200), going.error().message), ""},
+        options.json);
+  }
+  const ProgramEnd end = program->Wait(signals, daemon_gone ? -1 : session.fd(), [&] {
+    const auto event = session.Next(std::chrono::milliseconds(0));
+    if (!event || (*event && (*event)->type == SessionEvent::Type::kClosed)) daemon_gone = true;
+    return !daemon_gone;
+  });
+  const auto took = Steady::now() - started;
+  if (!daemon_gone) daemon_gone = !session.SendEnded(RunEndedJson(end.exit_code, end.signal));
+  Close(session, daemon_gone, options, granted.simulated, took);
+  return end.status();
+}
+
+}  // namespace
+
+int RunMain(const std::vector<std::string>& arguments) {
+  const auto options = ParseRunOptions(arguments);
+  if (!options) return ReportRun(options.error(), false);
+  if (options->help) return Print(HelpText(RunSpec())) ? 0 : 1;
+  const auto path = FindProgram(options->command[0]);
+  if (!path) return ReportRun(path.error(), options->json);
+  const auto endpoints = FindEndpoints();
+  if (!endpoints) return ReportRun(endpoints.error(), options->json);
+  if (endpoints->source.simulated && !options->quiet && !SoftwareGpuWasAskedFor()) {
+    Say("no NVIDIA driver: using the software GPU (simulated)");
+  }
+  std::error_code no_folder;
+  auto session =
+      SendRequest(*endpoints, RunRequestJson(*options, std::filesystem::current_path(no_folder).string()));
+  if (!session) return ReportRun(session.error(), options->json);
+  const auto signals = Signals::Block();
+  if (!signals) return ReportRun(signals.error(), options->json);
+
+  Waiting waiting(*session, *signals, *options);
+  const Waiting::Outcome outcome = waiting.Run();
+  if (!outcome.granted) return outcome.exit_status;
+  const auto granted = ParseGranted(outcome.granted->json);
+  if (!granted) return ReportRun(granted.error(), options->json);
+  const bool on_terminal = TerminalOf(STDERR_FILENO).is_tty;
+  if (!options->quiet && !options->json && (on_terminal || options->summary || waiting.said_something()))
+    Say(GrantedLine(*granted));
+  // `outcome` keeps the locks of the GPUs until the program has ended.
+  return RunProgram(*session, *granted, *path, *options, *signals);
+}
+
+}  // namespace gpumux::cli

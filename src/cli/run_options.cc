@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/run_options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "gpu/uuid.h"
+#include "gpumux/abi/pages.h"
+
+namespace gpumux::cli {
+namespace {
+
+using Takes = OptionSpec::Takes;
+
+constexpr size_t kMaxName = 64;
+constexpr size_t kMaxLabels = 32;
+constexpr size_t kMaxLabelKey = 63;
+constexpr size_t kMaxLabelValue = 256;
+
+tl::unexpected<Error> Wrong(std::string_view option, std::string_view value, std::string_view why,
+                            std::string hint) {
+  std::string shown;
+  for (const char c : value.substr(0, 60))
+    shown += (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) ? '?' : c;
+  return Fail(Code::kInvalid, fmt::format("{} '{}': {}", option, shown, why), std::move(hint));
+}
+
+// An error of base/units, with the option in front.
+tl::unexpected<Error> Under(std::string_view option, const Error& error) {
+  return Fail(error.code, fmt::format("{}: {}", option, error.message), error.hint);
+}
+
+bool IsWordCharacter(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' ||
+         c == '-';
+}
+
+Status TakeMem(const std::string& text, RunOptions& options) {
+  const size_t colon = text.find(':');
+  const auto size = ParseMemorySize(std::string_view(text).substr(0, colon));
+  if (!size) return Under("--mem", size.error());
+  options.mem = *size;
+  if (colon == std::string::npos) return {};
+  const auto limit = ParseMemorySize(std::string_view(text).substr(colon + 1));
+  if (!limit) return Under("--mem", limit.error());
+  const bool same_kind = (size->bytes > 0) == (limit->bytes > 0);
+  if (same_kind && (limit->bytes < size->bytes || limit->ratio < size->ratio)) {
+    return Wrong("--mem", text, "the limit is below the guarantee",
+                 "write guarantee:limit, for example --mem 10GiB:20GiB");
+  }
+  options.mem_limit = *limit;
+  return {};
+}
+
+Status TakeGpu(const std::string& text, RunOptions& options) {
+  const std::string hint = "write for example --gpu 0, --gpu 0,2, --gpu auto:2 or a GPU's UUID";
+  if (text.starts_with("auto")) {
+    if (text == "auto") return {};
+    unsigned count = 0;
+    const char* end = text.data() + text.size();
+    const auto parsed = text.size() > 5 && text[4] == ':'
+                            ? std::from_chars(text.data() + 5, end, count)
+                            : std::from_chars_result{nullptr, std::errc::invalid_argument};
+    if (parsed.ec != std::errc() || parsed.ptr != end || count < 1 || count > GPUMUX_MAX_GPUS) {
+      return Wrong("--gpu", text, fmt::format("auto:N needs a number from 1 to {}", GPUMUX_MAX_GPUS), hint);
+    }
+    options.gpu_count = count;
+    return {};
+  }
+  size_t begin = 0;
+  while (begin <= text.size()) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string item = text.substr(begin, end - begin);
+    unsigned index = 0;
+    const auto parsed = std::from_chars(item.data(), item.data() + item.size(), index);
+    const bool is_index = parsed.ec == std::errc() && parsed.ptr == item.data() + item.size() && index < 1024;
+    const auto uuid = gpu::ParseUuid(item);
+    if (item.empty() || (!is_index && !uuid))
+      return Wrong("--gpu", text, "neither an index nor a UUID", hint);
+    const std::string canonical = uuid ? uuid->ToString() : std::to_string(index);
+    if (std::find(options.gpu_list.begin(), options.gpu_list.end(), canonical) != options.gpu_list.end()) {
+      return Wrong("--gpu", text, "names a GPU twice", hint);
+    }
+    options.gpu_list.push_back(canonical);
+    begin = end + 1;
+  }
+  if (options.gpu_list.size() > GPUMUX_MAX_GPUS) {
+    return Wrong("--gpu", text, fmt::format("a tenant has at most {} GPUs", GPUMUX_MAX_GPUS), hint);
+  }
+  return {};
+}
+
+Status TakeName(const std::string& text, RunOptions& options) {
+  if (text.empty() || text.size() > kMaxName || !std::all_of(text.begin(), text.end(), IsWordCharacter) ||
+      text[0] == '-') {
+    return Wrong("--name", text, fmt::format("a name has 1 to {} letters, digits, '.', '_' or '-'", kMaxName),
+                 "write for example --name train-a");
+  }
+  options.name = text;
+  return {};
+}
+
+Status TakeLabel(const std::string& text, RunOptions& options) {
+  const std::string hint = "write for example --label team=vision";
+  const size_t equals = text.find('=');
+  const std::string key = text.substr(0, equals);
+  const bool key_ok =
+      !key.empty() && key.size() <= kMaxLabelKey &&
+      std::all_of(key.begin(), key.end(), [](char c) { return IsWordCharacter(c) || c == '/'; });
+  if (equals == std::string::npos || !key_ok) return Wrong("--label", text, "is not key=value", hint);
+  const std::string value = text.substr(equals + 1);
+  const bool control =
+      std::any_of(value.begin(), value.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; });
+  if (value.size() > kMaxLabelValue || control)
+    return Wrong("--label", text, "the value is too long or has control characters", hint);
+  for (const auto& [other, unused] : options.labels) {
+    if (other == key) return Wrong("--label", text, "the key is given twice", hint);
+  }
+  if (options.labels.size() >= kMaxLabels)
+    return Wrong("--label", text, fmt::format("more than {} labels", kMaxLabels), hint);
+  options.labels.emplace_back(key, value);
+  return {};
+}
+
+Status TakeWord(const char* option, const std::string& text, const std::vector<std::string>& words,
+                std::string& out) {
+  if (std::find(words.begin(), words.end(), text) == words.end()) {
+    return Wrong(option, text, "unknown", fmt::format("one of: {}", fmt::join(words, ", ")));
+  }
+  out = text;
+  return {};
+}
+
+Result<double> Percent(const std::string& option, const std::string& text) {
+  const auto size = ParseMemorySize(text);  // the same grammar of percentages
+  if (size && size->ratio > 0) return size->ratio;
+  return Wrong(option, text, "is not a percentage", fmt::format("write for example {} 40%", option));
+}
+
+// Options of the product that need a mode this version does not have. Their
+// values are judged first: a wrong value is a usage error everywhere.
+Status CheckLater(const ParsedCommandLine& line, const RunOptions& options) {
+  if (const auto share = line.Value("--share")) {
+    const size_t colon = share->find(':');
+    const auto low = Percent("--share", share->substr(0, colon));
+    if (!low) return tl::unexpected(low.error());
+    if (colon != std::string::npos) {
+      const auto high = Percent("--share", share->substr(colon + 1));
+      if (!high) return tl::unexpected(high.error());
+      if (*high < *low)
+        return Wrong("--share", *share, "the ceiling is below the minimum",
+                     "write for example --share 40%:60%");
+    }
+    return Fail(
+        Code::kUnsupported,
+        fmt::format(
+            "--share {} cannot be kept: in timeslice the driver gives every tenant an equal part of the time",
+            *share),
+        "leave out --share; the modes that keep one, turns and mps, are not in this version");
+  }
+  if (const auto priority = line.Value("--priority")) {
+    std::string word;
+    if (const Status s = TakeWord("--priority", *priority, {"latency", "normal", "best-effort"}, word); !s)
+      return s;
+    if (word != "normal") {
+      return Fail(
+          Code::kUnsupported,
+          fmt::format("--priority {} cannot be kept: in timeslice the driver treats all tenants alike", word),
+          "leave out --priority; the gate that keeps one is not in this version");
+    }
+  }
+  if (const auto processes = line.Value("--processes")) {
+    unsigned count = 0;
+    const auto parsed = std::from_chars(processes->data(), processes->data() + processes->size(), count);
+    if (parsed.ec != std::errc() || parsed.ptr != processes->data() + processes->size() || count < 1 ||
+        count > 4096) {
+      return Wrong("--processes", *processes, "is not a number from 1 to 4096",
+                   "write for example --processes 4");
+    }
+    return Fail(Code::kUnsupported, "--processes is for mode mps, which is not in this version",
+                "leave it out: in timeslice a tenant's memory is one sum over all its processes");
+  }
+  if (options.mode == "turns" || options.mode == "mps" || options.mode == "mig") {
+    return Fail(Code::kUnsupported, fmt::format("--mode {} is not in this version", options.mode),
+                "use --mode timeslice, exclusive or auto");
+  }
+  if (options.isolate == "full") {
+    return Fail(Code::kUnsupported, "--isolate full needs mode mig, which is not in this version",
+                "use --isolate fault, or --mode exclusive for a GPU without neighbours");
+  }
+  return {};
+}
+
+Status CheckTogether(const ParsedCommandLine& line, const RunOptions& options) {
+  if (line.Has("--wait") && line.Has("--no-wait"))
+    return Fail(Code::kInvalid, "--wait and --no-wait exclude each other");
+  if (options.quiet && options.summary)
+    return Fail(Code::kInvalid, "--quiet and --summary exclude each other");
+  if (!options.command.empty()) {
+    // `--wait 10m -- prog`: the value is optional and therefore needs the '='.
+    if (line.Has("--wait") && line.Value("--wait")->empty() && ParseDuration(options.command[0])) {
+      return Wrong("--wait", options.command[0], "is taken as the command",
+                   fmt::format("write --wait={}", options.command[0]));
+    }
+    if (options.command[0].empty())
+      return Fail(Code::kInvalid, "the command is empty", "gpumux run --mem 10GiB -- python3 train.py");
+    return {};
+  }
+  return Fail(Code::kInvalid, "there is no command to run",
+              "write for example gpumux run --mem 10GiB -- python3 train.py");
+}
+
+}  // namespace
+
+const CommandSpec& RunSpec() {
+  static const CommandSpec spec{
+      .usage = "gpumux run [options] [--] COMMAND [ARGUMENT...]",
+      .summary = "Starts a program with a promise of GPU memory, and waits for it.",
+      .options = {{"--mem", Takes::kValue, "A[:B]",
+                   "GPU memory: guarantee A, limit B (default A); 10GiB, 40%; without it: no guarantee"},
+                  {"--gpu", Takes::kValue, "WHICH", "auto, auto:N, indices (0,2) or UUIDs; default auto"},
+                  {"--name", Takes::kValue, "NAME", "how the tenant is called in status"},
+                  {"--label", Takes::kValue, "K=V", "a label; may be repeated"},
+                  {"--wait", Takes::kOptionalValue, "T",
+                   "wait for room (the default); with =T at most so long, then exit 5"},
+                  {"--no-wait", Takes::kNothing, "", "exit 4 when there is no room now"},
+                  {"--time", Takes::kValue, "T", "an upper bound of the run, which lets it start earlier"},
+                  {"--mode", Takes::kValue, "MODE",
+                   "auto, exclusive, timeslice (turns, mps, mig: later versions)"},
+                  {"--isolate", Takes::kValue, "WHAT",
+                   "none or fault (default): a neighbour's GPU fault must not reach this program"},
+                  {"--strict", Takes::kNothing, "", "no GPU for the program unless the promise is enforced"},
+                  {"--share", Takes::kValue, "P[:Q]", "share of compute (later versions)"},
+                  {"--priority", Takes::kValue, "P",
+                   "latency, normal or best-effort (only normal in this version)"},
+                  {"--processes", Takes::kValue, "N", "processes of the program under mps (later versions)"},
+                  {"--json", Takes::kNothing, "", "closing record as one JSON object on stderr"},
+                  {"--summary", Takes::kNothing, "", "closing line on stderr even if it is no terminal"},
+                  {"--quiet", Takes::kNothing, "", "no messages but errors"}},
+      .footer =
+          "Everything from the first word that is no option belongs to the program.\n\n"
+          "Exit status: the program's own (128+N when signal N ended it); before it starts: 2 usage, 3 no "
+          "daemon,\n"
+          "4 refused, 5 timed out waiting, 6 no such GPU, 7 not supported here, 125 internal failure,\n"
+          "126 not executable, 127 not found.\n\n"
+          "Examples:\n"
+          "  gpumux run --mem 40GiB -- python3 serve.py\n"
+          "  gpumux run --mem 20GiB:60GiB --name train --wait=30m -- python3 train.py\n"
+          "  gpumux run --mem 50% --gpu auto:2 --no-wait -- ./simulate\n"
+          "  gpumux run --mode exclusive -- ./benchmark\n",
+      .words = CommandSpec::Words::kProgram};
+  return spec;
+}
+
+Result<RunOptions> ParseRunOptions(const std::vector<std::string>& arguments) {
+  const auto line = ParseArguments(RunSpec(), arguments);
+  if (!line) return tl::unexpected(line.error());
+  RunOptions options;
+  options.help = line->help;
+  if (options.help) return options;
+  options.command = line->words;
+  options.strict = line->Has("--strict");
+  options.json = line->Has("--json");
+  options.summary = line->Has("--summary");
+  options.quiet = line->Has("--quiet");
+  options.wait = !line->Has("--no-wait");
+
+  Status status;
+  const auto take = [&](const char* option, auto&& taker) {
+    const auto value = line->Value(option);
+    if (status && value) status = taker(*value);
+  };
+  take("--mem", [&](const std::string& v) { return TakeMem(v, options); });
+  take("--gpu", [&](const std::string& v) { return TakeGpu(v, options); });
+  take("--name", [&](const std::string& v) { return TakeName(v, options); });
+  take("--mode", [&](const std::string& v) {
+    return TakeWord("--mode", v, {"auto", "exclusive", "timeslice", "turns", "mps", "mig"}, options.mode);
+  });
+  take("--isolate", [&](const std::string& v) {
+    return TakeWord("--isolate", v, {"none", "fault", "full"}, options.isolate);
+  });
+  if (status && line->Has("--label")) {
+    for (const std::string& label : line->values.at("--label")) {
+      if (status) status = TakeLabel(label, options);
+    }
+  }
+  take("--time", [&](const std::string& v) -> Status {
+    const auto time = ParseDuration(v);
+    if (!time) return Under("--time", time.error());
+    if (time->count() == 0)
+      return Wrong("--time", v, "no program ends in no time", "write for example --time 2h");
+    options.time = *time;
+    return {};
+  });
+  // "--wait" alone has the value ""; "--wait=" looks the same to us and means the same.
+  take("--wait", [&](const std::string& v) -> Status {
+    if (v.empty()) return {};
+    const auto limit = ParseDuration(v);
+    if (!limit) return Under("--wait", limit.error());
+    options.wait_limit = *limit;
+    return {};
+  });
+  if (!status) return tl::unexpected(status.error());
+  if (const Status s = CheckTogether(*line, options); !s) return tl::unexpected(s.error());
+  if (const Status s = CheckLater(*line, options); !s) return tl::unexpected(s.error());
+  return options;
+}
+
+}  // namespace gpumux::cli

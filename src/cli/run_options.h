@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "base/units.h"
+#include "cli/command_line.h"
+
+namespace gpumux::cli {
+
+// What `gpumux run` was asked for, checked as far as it can be without a daemon.
+struct RunOptions {
+  std::optional<MemorySize> mem;        // unset: no guarantee
+  std::optional<MemorySize> mem_limit;  // the B of A:B; unset: as `mem`
+  unsigned gpu_count = 1;               // unless gpu_list has entries
+  std::vector<std::string> gpu_list;    // indices and UUIDs
+  std::string name;
+  std::vector<std::pair<std::string, std::string>> labels;
+  bool wait = true;
+  std::optional<std::chrono::milliseconds> wait_limit;
+  std::optional<std::chrono::milliseconds> time;
+  std::string mode = "auto";
+  std::string isolate = "fault";
+  bool strict = false;
+  bool json = false;
+  bool summary = false;
+  bool quiet = false;
+  bool help = false;
+  std::vector<std::string> command;
+};
+
+const CommandSpec& RunSpec();
+
+// kInvalid: a wrong value or no command. kUnsupported: an option of the
+// product that this version cannot keep; it is never dropped silently.
+Result<RunOptions> ParseRunOptions(const std::vector<std::string>& arguments);
+
+}  // namespace gpumux::cli

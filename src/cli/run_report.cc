@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/run_report.h"
+
+#include <fmt/format.h>
+
+#include "base/units.h"
+#include "cli/envelope.h"
+
+namespace gpumux::cli {
+namespace {
+
+using Json = nlohmann::json;
+
+std::optional<uint64_t> Bytes(const Json& object, const char* key) {
+  const Json& value = At(object, key);
+  return value.is_number_unsigned() ? std::optional(value.get<uint64_t>()) : std::nullopt;
+}
+
+Json Tenant(const std::string& summary_json) {
+  return At(Json::parse(summary_json, nullptr, false), "tenant");
+}
+
+}  // namespace
+
+std::string ClosingLine(const std::string& summary_json, std::chrono::nanoseconds took) {
+  const Json tenant = Tenant(summary_json);
+  std::string line = "done in " + FormatDuration(took);
+  if (!tenant.is_object()) return line;
+  const auto peak = Bytes(tenant, "mem_peak_bytes");
+  const auto limit = Bytes(tenant, "mem_limit_bytes");
+  if (peak) {
+    line += ", peak " + FormatBytes(*peak);
+    if (limit) line += " of " + FormatBytes(*limit);
+  }
+  const Json& refusals = At(tenant, "refusals");
+  if (refusals.is_object()) {
+    const uint64_t own = Bytes(refusals, "own_limit").value_or(0);
+    const uint64_t full = Bytes(refusals, "device_full").value_or(0);
+    line += fmt::format(", {} {}", own + full, own + full == 1 ? "refusal" : "refusals");
+    if (own + full > 0) {
+      const auto last = Bytes(refusals, "last_refused_bytes");
+      if (last && *last > 0) line += fmt::format(" (the last of {})", FormatBytes(*last));
+      if (own > 0 && limit) {
+        line += fmt::format(": its limit of {} was the reason; ask for more with --mem", FormatBytes(*limit));
+      } else if (own > 0) {
+        line += ": its limit was the reason; ask for more with --mem";
+      } else {
+        line += ": the GPU had no room left beside other promises; guarantee it with --mem";
+      }
+    }
+  }
+  const Json& enforced = At(At(tenant, "enforced"), "memory");
+  if (enforced == "not enforced") line += "; its memory limit was NOT enforced";
+  return line;
+}
+
+std::string ClosingLineWithoutRecord(std::chrono::nanoseconds took) {
+  return "done in " + FormatDuration(took) +
+         "; the daemon ended meanwhile, so the record of this run is missing";
+}
+
+std::string RunJson(const std::string& summary_json, bool simulated) {
+  Json data = Json::parse(summary_json, nullptr, false);
+  if (data.is_discarded()) data = nullptr;
+  return Envelope("run", simulated, data);
+}
+
+std::string ErrorJson(const std::string& code, const std::string& message, const std::string& hint) {
+  const nlohmann::ordered_json out = {{"error", {{"code", code}, {"message", message}, {"hint", hint}}}};
+  return out.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace gpumux::cli

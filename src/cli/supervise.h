@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <signal.h>
+#include <sys/types.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+
+namespace gpumux::cli {
+
+// Signals as file events for the life of `run`. Made before the first fork;
+// the program gets the mask that was there before.
+class Signals {
+ public:
+  static Result<Signals> Block();
+  int fd() const { return fd_.get(); }
+  const sigset_t& before() const { return before_; }
+
+ private:
+  UniqueFd fd_;
+  sigset_t before_{};
+};
+
+// How the program ended. `status()` is what a shell shows.
+struct ProgramEnd {
+  std::optional<int> exit_code;
+  std::optional<int> signal;
+  int status() const { return exit_code ? *exit_code : 128 + signal.value_or(0); }
+};
+
+// A program that `run` started: same process group and terminal as `run`.
+class Program {
+ public:
+  // Forks. The child waits until `Go` and then becomes `arguments` with
+  // `environment`.
+  static Result<Program> Prepare(const std::string& path, const std::vector<std::string>& arguments,
+                                 const std::vector<std::string>& environment, const Signals& signals);
+  pid_t pid() const { return pid_; }
+
+  // Lets it start. kNoCommand or kNotExecutable if it cannot be executed; it is
+  // reaped then.
+  Status Go();
+
+  // Until the program ends: forwards signals, follows it into a stop and out of
+  // it, and reaps descendants that came to us. `other_fd` (-1: none) is watched
+  // too; `on_other` is called when it is readable, and no longer once it returns false.
+  ProgramEnd Wait(const Signals& signals, int other_fd, const std::function<bool()>& on_other);
+
+ private:
+  pid_t pid_ = -1;
+  UniqueFd go_;     // closing it lets the child go
+  UniqueFd error_;  // errno of a failed exec
+};
+
+}  // namespace gpumux::cli

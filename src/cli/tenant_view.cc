@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/tenant_view.h"
+
+#include <fmt/format.h>
+
+#include "base/units.h"
+#include "cli/envelope.h"
+#include "cli/table.h"
+
+namespace gpumux::cli {
+namespace {
+
+using Json = nlohmann::json;
+using Style = Table::Style;
+using Align = Table::Align;
+
+constexpr const char* kUnknown = "–";
+
+std::optional<uint64_t> NumberAt(const Json& object, const char* key) {
+  const Json& value = At(object, key);
+  return value.is_number_unsigned() ? std::optional(value.get<uint64_t>()) : std::nullopt;
+}
+
+std::string Memory(const std::optional<uint64_t>& bytes) { return bytes ? FormatBytes(*bytes) : kUnknown; }
+
+// In GiB without the unit, for cells that hold several figures.
+std::string Gib(const std::optional<uint64_t>& bytes) {
+  return bytes ? fmt::format("{:.1f}", static_cast<double>(*bytes) / static_cast<double>(kGiB)) : kUnknown;
+}
+
+std::string OrUnknown(std::string text) { return text.empty() ? kUnknown : text; }
+
+const Json& ListAt(const Json& object, const char* key) {
+  static const Json kEmpty = Json::array();
+  const Json& value = At(object, key);
+  return value.is_array() ? value : kEmpty;
+}
+
+Result<Json> Data(const std::string& text) {
+  const Json json = Json::parse(text, nullptr, false);
+  const Json& data = At(json, "data");
+  if (!data.is_object())
+    return Fail(Code::kInternal, "the daemon's answer is not understood", "it may be of another version");
+  return data;
+}
+
+bool Simulated(const std::string& text) { return At(Json::parse(text, nullptr, false), "simulated") == true; }
+
+Style StateStyle(const std::string& state) {
+  if (state == "running") return Style::kGood;
+  if (state == "waiting" || state == "starting" || state == "stopping") return Style::kWarning;
+  return Style::kDim;
+}
+
+// "0", "0,2" or "–".
+std::string GpuIndices(const Json& tenant) {
+  std::string out;
+  for (const Json& gpu : ListAt(tenant, "gpus")) {
+    const auto index = NumberAt(gpu, "index");
+    out += (out.empty() ? "" : ",") + (index ? std::to_string(*index) : std::string("?"));
+  }
+  return OrUnknown(out);
+}
+
+// How the memory limit is enforced, shortly: "guard" or "NO" or "–" (not known).
+Table::Cell EnforcedCell(const Json& tenant) {
+  const Json& memory = At(At(tenant, "enforced"), "memory");
+  if (memory == "not enforced") return {"NO", Style::kBad};
+  if (memory.is_string()) return {TextAt(At(tenant, "enforced"), "memory", 24), Style::kGood};
+  return {kUnknown, Style::kDim};
+}
+
+size_t CountTenantsOn(const Json& data, const std::string& uuid) {
+  size_t count = 0;
+  for (const Json& tenant : ListAt(data, "tenants")) {
+    for (const Json& gpu : ListAt(tenant, "gpus")) count += TextAt(gpu, "uuid") == uuid ? 1 : 0;
+  }
+  return count;
+}
+
+std::string GpuTable(const Json& data, bool simulated, const Terminal& terminal) {
+  Table table;
+  table.AddColumn("GPU", Align::kRight);
+  table.AddColumn("NAME");
+  table.AddColumn("MODE");
+  table.AddColumn("MEM used/guaranteed/total", Align::kRight);
+  table.AddColumn("PROMISABLE", Align::kRight, 1);
+  table.AddColumn("UNMANAGED", Align::kRight, 2);
+  table.AddColumn("TENANTS", Align::kRight, 3);
+  const bool tenants_known = At(data, "tenants").is_array();
+  for (const Json& gpu : ListAt(data, "gpus")) {
+    const auto index = NumberAt(gpu, "index");
+    const auto unmanaged = NumberAt(gpu, "mem_unmanaged_bytes");
+    const std::string name = OrUnknown(TextAt(gpu, "name", 40));
+    table.AddRow(
+        {{index ? std::to_string(*index) : kUnknown},
+         {simulated ? name + " SIM" : name},
+         {OrUnknown(TextAt(gpu, "mode"))},
+         {fmt::format("{} / {} / {} GiB", Gib(NumberAt(gpu, "mem_used_bytes")),
+                      Gib(NumberAt(gpu, "mem_guaranteed_bytes")), Gib(NumberAt(gpu, "mem_total_bytes")))},
+         {Memory(NumberAt(gpu, "mem_promisable_bytes"))},
+         {Memory(unmanaged), unmanaged.value_or(0) > 0 ? Style::kWarning : Style::kPlain},
+         {tenants_known ? std::to_string(CountTenantsOn(data, TextAt(gpu, "uuid"))) : kUnknown}});
+  }
+  return table.Render(terminal);
+}
+
+Table::Cell MemoryOfLimit(const Json& tenant) {
+  const auto used = NumberAt(tenant, "mem_used_bytes");
+  const auto limit = NumberAt(tenant, "mem_limit_bytes");
+  const bool above = At(tenant, "above_limit") == true;
+  return {fmt::format("{} / {} GiB", Gib(used), Gib(limit)), above ? Style::kBad : Style::kPlain};
+}
+
+std::string Guarantee(const Json& tenant) {
+  const auto bytes = NumberAt(tenant, "mem_guaranteed_bytes");
+  return bytes && *bytes == 0 ? "none" : Memory(bytes);
+}
+
+std::string TenantTable(const Json& data, const Terminal& terminal) {
+  Table table;
+  table.AddColumn("TENANT");
+  table.AddColumn("ID", Align::kLeft, 2);
+  table.AddColumn("OWNER", Align::kLeft, 4);
+  table.AddColumn("STATE");
+  table.AddColumn("GPU", Align::kLeft, 3);
+  table.AddColumn("MEM use/limit", Align::kRight);
+  table.AddColumn("GUARANTEED", Align::kRight);
+  table.AddColumn("PEAK", Align::kRight, 5);
+  table.AddColumn("ENFORCED", Align::kLeft, 1);
+  table.AddColumn("COMMAND", Align::kLeft, 6);
+  for (const Json& tenant : ListAt(data, "tenants")) {
+    const std::string state = TextAt(tenant, "state");
+    table.AddRow({{OrUnknown(TextAt(tenant, "name", 24))},
+                  {OrUnknown(TextAt(tenant, "id", 20)), Style::kDim},
+                  {OrUnknown(TextAt(tenant, "owner", 16))},
+                  {OrUnknown(state), StateStyle(state)},
+                  {GpuIndices(tenant)},
+                  MemoryOfLimit(tenant),
+                  {Guarantee(tenant)},
+                  {Memory(NumberAt(tenant, "mem_peak_bytes"))},
+                  EnforcedCell(tenant),
+                  {TextAt(tenant, "command", 60)}});
+  }
+  for (const Json& gpu : ListAt(data, "gpus")) {
+    const Json& pids = ListAt(gpu, "unmanaged_pids");
+    if (pids.empty()) continue;
+    std::string who;
+    for (const Json& pid : pids) {
+      if (pid.is_number()) who += (who.empty() ? "" : ",") + std::to_string(pid.get<int64_t>());
+    }
+    const auto index = NumberAt(gpu, "index");
+    table.AddRow({{"(other)", Style::kDim},
+                  {kUnknown, Style::kDim},
+                  {kUnknown},
+                  {"running"},
+                  {index ? std::to_string(*index) : kUnknown},
+                  {fmt::format("{} / {} GiB", Gib(NumberAt(gpu, "mem_unmanaged_bytes")), kUnknown)},
+                  {"none"},
+                  {kUnknown},
+                  {"NO", Style::kWarning},
+                  {Plain("unmanaged pid " + who, 60)}});
+  }
+  return table.empty() ? "no tenants\n" : table.Render(terminal);
+}
+
+// What a table cannot hold: why a tenant waits, whose a GPU is.
+std::string Notes(const Json& data) {
+  std::string out;
+  for (const Json& tenant : ListAt(data, "tenants")) {
+    const Json& waiting = At(tenant, "waiting");
+    if (waiting.is_object()) {
+      out += fmt::format("{} waits (place {}): {}\n", TextAt(tenant, "name", 24),
+                         NumberAt(waiting, "position").value_or(0), TextAt(waiting, "reason", 300));
+    }
+    const std::string why = TextAt(At(tenant, "enforced"), "memory_reason", 300);
+    if (At(At(tenant, "enforced"), "memory") == "not enforced") {
+      out += fmt::format("{} is not enforced: {}\n", TextAt(tenant, "name", 24), OrUnknown(why));
+    }
+  }
+  for (const Json& gpu : ListAt(data, "gpus")) {
+    const Json& owner = At(gpu, "owner");
+    if (owner.is_object()) {
+      out += fmt::format("GPU {} is managed by the daemon of uid {} (pid {})\n",
+                         NumberAt(gpu, "index").value_or(0), NumberAt(owner, "uid").value_or(0),
+                         NumberAt(owner, "pid").value_or(0));
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+Result<std::string> RenderStatus(const std::string& json, const Terminal& terminal) {
+  const auto data = Data(json);
+  if (!data) return tl::unexpected(data.error());
+  std::string out = ListAt(*data, "gpus").empty() ? "no GPUs\n" : GpuTable(*data, Simulated(json), terminal);
+  out += TenantTable(*data, terminal);
+  out += Notes(*data);
+  return out;
+}
+
+Result<std::string> RenderProcesses(const std::string& json, const Terminal& terminal) {
+  const auto data = Data(json);
+  if (!data) return tl::unexpected(data.error());
+  Table table;
+  table.AddColumn("TENANT");
+  table.AddColumn("ID", Align::kLeft, 2);
+  table.AddColumn("OWNER", Align::kLeft, 3);
+  table.AddColumn("STATE");
+  table.AddColumn("PID", Align::kRight);
+  table.AddColumn("PROCESS");
+  table.AddColumn("GPU", Align::kRight);
+  table.AddColumn("MEM", Align::kRight);
+  table.AddColumn("CONTEXTS", Align::kRight, 4);
+  table.AddColumn("GUARD", Align::kLeft, 1);
+  for (const Json& tenant : ListAt(*data, "tenants")) {
+    const std::string state = TextAt(tenant, "state");
+    const auto row = [&](std::string pid, std::string process, std::string gpu, std::string memory,
+                         std::string contexts, Table::Cell guard) {
+      table.AddRow({{OrUnknown(TextAt(tenant, "name", 24))},
+                    {OrUnknown(TextAt(tenant, "id", 20)), Style::kDim},
+                    {OrUnknown(TextAt(tenant, "owner", 16))},
+                    {OrUnknown(state), StateStyle(state)},
+                    {std::move(pid)},
+                    {std::move(process)},
+                    {std::move(gpu)},
+                    {std::move(memory)},
+                    {std::move(contexts)},
+                    std::move(guard)});
+    };
+    const Json& members = ListAt(tenant, "members");
+    if (members.empty()) {
+      // Nothing on a GPU yet: the program itself, if it has started.
+      const auto pid = NumberAt(tenant, "pid");
+      row(pid ? std::to_string(*pid) : kUnknown, Plain(TextAt(tenant, "command"), 30), kUnknown, kUnknown,
+          kUnknown, {kUnknown});
+      continue;
+    }
+    for (const Json& member : members) {
+      const auto pid = NumberAt(member, "pid");
+      const std::string guard = TextAt(member, "guard");
+      const Table::Cell guard_cell{OrUnknown(guard), guard == "in force" ? Style::kGood : Style::kBad};
+      const Json& gpus = ListAt(member, "gpus");
+      const std::string pid_text = pid ? std::to_string(*pid) : kUnknown;
+      if (gpus.empty())
+        row(pid_text, OrUnknown(TextAt(member, "name", 30)), kUnknown, kUnknown, kUnknown, guard_cell);
+      for (const Json& gpu : gpus) {
+        std::optional<uint64_t> index;
+        for (const Json& of_tenant : ListAt(tenant, "gpus")) {
+          if (TextAt(of_tenant, "uuid") == TextAt(gpu, "uuid")) index = NumberAt(of_tenant, "index");
+        }
+        const auto committed = NumberAt(gpu, "mem_committed_bytes");
+        const auto overhead = NumberAt(gpu, "mem_overhead_bytes");
+        const auto contexts = NumberAt(gpu, "contexts");
+        row(pid_text, OrUnknown(TextAt(member, "name", 30)), index ? std::to_string(*index) : kUnknown,
+            committed && overhead ? FormatBytes(*committed + *overhead) : kUnknown,
+            contexts ? std::to_string(*contexts) : kUnknown, guard_cell);
+      }
+    }
+  }
+  return table.empty() ? std::string("no tenants\n") : table.Render(terminal);
+}
+
+}  // namespace gpumux::cli
