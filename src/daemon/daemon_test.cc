@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -108,6 +109,622 @@ TEST_F(DaemonTest, KeepsAPromiseFromRequestToReturnedBytes) {
   EXPECT_EQ(Gpu()["mode"], nullptr);
   EXPECT_EQ(Http(daemon.api, "GET", "/v1/tenants").body["data"]["tenants"].size(), 0u);
   EXPECT_EQ(Http(daemon.api, "GET", "/v1/tenants?all=1").body["data"]["tenants"].size(), 1u);
+}
+
+// Waits for a byte from the other side of a fork, or sends one.
+struct Baton {
+  Baton() { EXPECT_EQ(pipe(fds), 0); }
+  ~Baton() {
+    close(fds[0]);
+    close(fds[1]);
+  }
+  void Pass() const { EXPECT_EQ(write(fds[1], "x", 1), 1); }
+  void Take() const {
+    char byte = 0;
+    EXPECT_EQ(read(fds[0], &byte, 1), 1);
+  }
+  int fds[2];
+};
+
+bool AnsweredWithin(const GuardPeer& guard, int milliseconds) {
+  pollfd poll{guard.socket.fd(), POLLIN, 0};
+  return ::poll(&poll, 1, milliseconds) == 1;
+}
+
+gpumux_credit_reply CreditAnswer(GuardPeer& guard) {
+  const auto packet = guard.Receive();
+  if (!packet) return {};
+  return ipc::PayloadAs<gpumux_credit_reply>(*ipc::DecodeFrame(*packet));
+}
+
+void SendCredit(GuardPeer& guard, uint64_t bytes) {
+  const gpumux_credit_request request{0, 0, bytes};
+  guard.Send(GPUMUX_CREDIT_REQUEST, std::as_bytes(std::span(&request, 1)));
+}
+
+TEST_F(DaemonTest, QueuesWhatDoesNotFitAndStartsItWhenItDoes) {
+  RunPeer first(daemon.session, Ask(100 * kGiB));
+  const std::string first_id = first.Granted()["tenant_id"];
+  RunPeer second(daemon.session, Ask(100 * kGiB));
+  const json queued = json::parse(second.Next(Type::kQueued).json);
+  EXPECT_EQ(queued["position"], 1);
+  EXPECT_THAT(queued["reason"],
+              HasSubstr("needs 100.0 GiB, 39.8 GiB can be promised (100.0 of 139.8 GiB guaranteed"));
+  EXPECT_EQ(queued["holders"][0]["id"], first_id);
+  RunPeer third(daemon.session, Ask(std::nullopt));
+  EXPECT_EQ(json::parse(third.Next(Type::kQueued).json)["position"], 2);
+  const json status = Status();
+  EXPECT_EQ(status["tenants"][1]["state"], "waiting");
+  EXPECT_EQ(status["tenants"][1]["waiting"]["position"], 1);
+  EXPECT_EQ(status["tenants"][2]["waiting"]["position"], 2);
+
+  first = RunPeer(daemon.session, Ask(200 * kGiB));  // the old connection is closed: its lease ends
+  EXPECT_EQ(second.Granted()["gpus"][0]["mem_guaranteed_bytes"], 100 * kGiB);
+  EXPECT_EQ(third.Granted()["gpus"][0]["mem_limit_bytes"], nullptr);
+  const auto refused = first.Next(Type::kGranted);
+  EXPECT_EQ(refused.type, Type::kRefused);
+  EXPECT_EQ(refused.exit_code, 4);
+  EXPECT_THAT(refused.refusal, HasSubstr("can never promise more than 139.8 GiB"));
+}
+
+TEST_F(DaemonTest, RefusesAtOnceWhoDoesNotWait) {
+  RunPeer first(daemon.session, Ask(100 * kGiB));
+  first.Granted();
+  json request = Ask(100 * kGiB);
+  request["wait"] = false;
+  RunPeer second(daemon.session, request);
+  const auto refused = second.Next(Type::kGranted);
+  EXPECT_EQ(refused.type, Type::kRefused);
+  EXPECT_EQ(refused.exit_code, 4);
+  EXPECT_THAT(refused.refusal, HasSubstr("wait with --wait or ask for less"));
+}
+
+TEST_F(DaemonTest, GivesUpWaitingWhenAsked) {
+  RunPeer first(daemon.session, Ask(100 * kGiB));
+  first.Granted();
+  json request = Ask(100 * kGiB);
+  request["wait_seconds"] = 0.05;
+  RunPeer second(daemon.session, request);
+  const auto refused = second.Next(Type::kGranted);
+  EXPECT_EQ(refused.type, Type::kRefused);
+  EXPECT_EQ(refused.exit_code, 5);
+}
+
+TEST_F(DaemonTest, ForgetsARequestThatHangsUp) {
+  RunPeer first(daemon.session, Ask(100 * kGiB));
+  first.Granted();
+  auto second = std::make_unique<RunPeer>(daemon.session, Ask(120 * kGiB));
+  second->Next(Type::kQueued);
+  RunPeer third(daemon.session, Ask(20 * kGiB));
+  third.Next(Type::kQueued);
+  second.reset();
+  third.Granted();
+}
+
+TEST_F(DaemonTest, GivesExclusiveTenantsAllThatCanBePromised) {
+  json request = Ask(std::nullopt);
+  request["mode"] = "exclusive";
+  RunPeer run(daemon.session, request);
+  EXPECT_EQ(run.Granted()["gpus"][0]["mem_guaranteed_bytes"], kUsable);
+  RunPeer other(daemon.session, Ask(std::nullopt));
+  EXPECT_THAT(std::string(json::parse(other.Next(Type::kQueued).json)["reason"]),
+              HasSubstr("is in mode exclusive"));
+  EXPECT_EQ(Gpu()["mode"], "exclusive");
+}
+
+TEST_F(DaemonTest, RacersAtTheCapGetExactlyTheCap) {
+  constexpr int kRacers = 16;
+  constexpr uint64_t kPiece = 2 * kMiB;
+  constexpr uint64_t kCap = 2 * kGiB;
+  RunPeer run(daemon.session, Ask(kCap));
+  const std::string id = run.Granted()["tenant_id"];
+  struct Shared {
+    std::atomic<uint64_t> held{0};
+    std::atomic<uint64_t> most{0};
+    std::atomic<int> full{0};
+    std::atomic<int> round{0};
+    std::atomic<int> looked{0};
+    std::atomic<int> ready{0};
+  };
+  auto* shared =
+      new (mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Shared;
+  std::vector<Child> racers;
+  for (int r = 0; r < kRacers; ++r) {
+    racers.emplace_back([&] {
+      GuardPeer guard = GuardPeer::Hello(daemon.session, id);
+      if (!guard.welcome) return 1;
+      ++shared->ready;
+      for (int round = 1; round <= 5; ++round) {
+        if (!WaitUntil([&] { return shared->round >= round; })) return 2;
+        uint64_t mine = 0, taken = 0;
+        while (guard.TakeFree(kPiece) || guard.Credit(kPiece).granted) {
+          const uint64_t held = shared->held.fetch_add(kPiece) + kPiece;
+          for (uint64_t most = shared->most;
+               held > most && !shared->most.compare_exchange_weak(most, held);) {
+          }
+          guard.Commit(kPiece);
+          mine += kPiece;
+          // Some of it comes and goes.
+          if (++taken % 16 == 0) {
+            guard.Commit(-kPiece);
+            shared->held -= kPiece;
+            mine -= kPiece;
+            guard.Return(kPiece);
+          }
+        }
+        ++shared->full;
+        if (!WaitUntil([&] { return shared->full == kRacers * round; })) return 3;
+        // Nobody frees before the test has looked.
+        if (!WaitUntil([&] { return shared->looked >= round; })) return 4;
+        guard.Commit(-mine);
+        shared->held -= mine;
+        guard.Return(static_cast<int64_t>(mine));
+        ++shared->ready;
+      }
+      pause();
+      return 0;
+    });
+  }
+  for (int round = 1; round <= 5; ++round) {
+    ASSERT_TRUE(WaitUntil([&] { return shared->ready == kRacers * round; }));
+    shared->round = round;
+    ASSERT_TRUE(WaitUntil([&] { return shared->full == kRacers * round; }, std::chrono::seconds(40)));
+    EXPECT_EQ(shared->held, kCap) << "refused while bytes were left, round " << round;
+    EXPECT_EQ(shared->most, kCap);
+    EXPECT_EQ(TenantOf(id)["mem_used_bytes"], kCap);
+    shared->looked = round;
+  }
+  racers.clear();
+  EXPECT_TRUE(WaitUntil([&] { return TenantOf(id)["members"].empty(); }));
+  EXPECT_EQ(TenantOf(id)["mem_used_bytes"], 0);
+}
+
+TEST_F(DaemonTest, RecallsCreditOfSiblingsBeforeItRefuses) {
+  RunPeer run(daemon.session, Ask(kGiB));
+  const std::string id = run.Granted()["tenant_id"];
+  Baton ready;
+  Child sibling([&] {
+    GuardPeer guard = GuardPeer::Hello(daemon.session, id);
+    if (!guard.Credit(600 * kMiB).granted) return 1;
+    guard.Return(600 * kMiB);  // used and freed
+    ready.Pass();
+    pause();
+    return 0;
+  });
+  ready.Take();
+  GuardPeer guard = GuardPeer::Hello(daemon.session, id);
+  EXPECT_TRUE(guard.Credit(kGiB).granted);
+  guard.Commit(kGiB);
+  EXPECT_EQ(guard.Credit(1).reason, GPUMUX_REASON_LIMIT);
+}
+
+TEST_F(DaemonTest, WaitsForCallsUnderWayBeforeItRefuses) {
+  RunPeer run(daemon.session, Ask(kGiB));
+  const std::string id = run.Granted()["tenant_id"];
+  Baton granted, finish, again, commit;
+  Child sibling([&] {
+    GuardPeer guard = GuardPeer::Hello(daemon.session, id);
+    if (!guard.Credit(600 * kMiB).granted) return 1;
+    granted.Pass();
+    finish.Take();
+    guard.Return(600 * kMiB);  // the driver said no: cancelled
+    again.Take();
+    if (!guard.Credit(600 * kMiB).granted) return 2;
+    granted.Pass();
+    commit.Take();
+    guard.Commit(600 * kMiB);
+    pause();
+    return 0;
+  });
+  granted.Take();
+  GuardPeer guard = GuardPeer::Hello(daemon.session, id);
+  // What could not fit even if all were cancelled is refused at once.
+  EXPECT_EQ(guard.Credit(kGiB + 1).reason, GPUMUX_REASON_LIMIT);
+  SendCredit(guard, 700 * kMiB);
+  EXPECT_FALSE(AnsweredWithin(guard, 100));
+  finish.Pass();
+  EXPECT_TRUE(CreditAnswer(guard).granted);
+  guard.Return(700 * kMiB);
+
+  again.Pass();
+  granted.Take();
+  SendCredit(guard, 700 * kMiB);
+  EXPECT_FALSE(AnsweredWithin(guard, 100));
+  commit.Pass();
+  EXPECT_TRUE(AnsweredWithin(guard, 1500));  // known now: long before the limit of waiting
+  EXPECT_EQ(CreditAnswer(guard).reason, GPUMUX_REASON_LIMIT);
+}
+
+TEST_F(DaemonTest, AnswersWithinBoundsThoughACallNeverEnds) {
+  RunPeer run(daemon.session, Ask(kGiB));
+  const std::string id = run.Granted()["tenant_id"];
+  Baton granted;
+  Child sibling([&] {
+    GuardPeer guard = GuardPeer::Hello(daemon.session, id);
+    if (!guard.Credit(600 * kMiB).granted) return 1;
+    granted.Pass();
+    pause();
+    return 0;
+  });
+  granted.Take();
+  GuardPeer guard = GuardPeer::Hello(daemon.session, id);
+  EXPECT_EQ(guard.Credit(700 * kMiB).reason, GPUMUX_REASON_LIMIT);
+}
+
+TEST_F(DaemonTest, GivesTheBytesOfTheDeadToWhoIsParked) {
+  RunPeer run(daemon.session, Ask(kGiB));
+  const std::string id = run.Granted()["tenant_id"];
+  Baton granted;
+  Child sibling([&] {
+    GuardPeer guard = GuardPeer::Hello(daemon.session, id);
+    if (!guard.Credit(600 * kMiB).granted) return 1;
+    granted.Pass();
+    pause();
+    return 0;
+  });
+  granted.Take();
+  GuardPeer guard = GuardPeer::Hello(daemon.session, id);
+  SendCredit(guard, 700 * kMiB);
+  EXPECT_FALSE(AnsweredWithin(guard, 50));
+  sibling.Kill();
+  EXPECT_TRUE(CreditAnswer(guard).granted);
+}
+
+TEST_F(DaemonTest, SurvivesTheDeathOfWhoIsParked) {
+  RunPeer run(daemon.session, Ask(kGiB));
+  const std::string id = run.Granted()["tenant_id"];
+  GuardPeer guard = GuardPeer::Hello(daemon.session, id);
+  ASSERT_TRUE(guard.Credit(600 * kMiB).granted);
+  Baton asked;
+  Child sibling([&] {
+    GuardPeer other = GuardPeer::Hello(daemon.session, id);
+    SendCredit(other, 700 * kMiB);
+    asked.Pass();
+    pause();
+    return 0;
+  });
+  asked.Take();
+  ASSERT_TRUE(WaitUntil([&] { return TenantOf(id)["members"].size() == 2; }));
+  sibling.Kill();
+  ASSERT_TRUE(WaitUntil([&] { return TenantOf(id)["members"].size() == 1; }));
+  guard.Return(600 * kMiB);
+  EXPECT_TRUE(guard.Credit(kGiB).granted);
+}
+
+TEST_F(DaemonTest, ChargesContextsAndFollowsWhatNvmlShows) {
+  RunPeer run(daemon.session, Ask(2 * kGiB));
+  const std::string id = run.Granted()["tenant_id"];
+  GuardPeer guard = GuardPeer::Hello(daemon.session, id);
+  guard.InForce();
+  ASSERT_TRUE(guard.Context().granted);
+  figures.Set(getpid(), kContext);
+  guard.Notice(1);
+  EXPECT_EQ(guard.Info().used_bytes, kContext + kShare + kAllowance);
+  // Kernels are loaded lazily: 94 MiB more, and the allowance stays in front.
+  figures.Set(getpid(), kContext + 94 * kMiB);
+  EXPECT_TRUE(
+      WaitUntil([&] { return guard.Info().used_bytes == kContext + kShare + 94 * kMiB + kAllowance; }));
+  // A context that failed costs nothing; one that was destroyed neither.
+  ASSERT_TRUE(guard.Context().granted);
+  EXPECT_EQ(guard.Info().used_bytes, 2 * (kContext + kShare) + 94 * kMiB + 2 * kAllowance);
+  guard.Notice(1);
+  EXPECT_EQ(guard.Info().used_bytes, kContext + kShare + 94 * kMiB + kAllowance);
+  figures.Set(getpid(), 0);
+  guard.Notice(0);
+  EXPECT_EQ(guard.Info().used_bytes, 0u);
+}
+
+TEST_F(DaemonTest, FreezesATenantAboveItsLimitUntilItIsBelow) {
+  RunPeer run(daemon.session, Ask(kGiB));
+  const std::string id = run.Granted()["tenant_id"];
+  GuardPeer guard = GuardPeer::Hello(daemon.session, id);
+  guard.InForce();
+  ASSERT_TRUE(guard.Context().granted);
+  figures.Set(getpid(), kContext + kGiB);  // memory that no call of the guard's announced
+  guard.Notice(1);
+  const auto* limits = guard.limits.as<gpumux_limits_page>();
+  EXPECT_TRUE(WaitUntil([&] { return limits->state == GPUMUX_STATE_FROZEN; }));
+  EXPECT_EQ(guard.Credit(1).reason, GPUMUX_REASON_LIMIT);
+  EXPECT_EQ(TenantOf(id)["above_limit"], true);
+  figures.Set(getpid(), kContext);
+  EXPECT_TRUE(WaitUntil([&] { return limits->state == GPUMUX_STATE_RUNNING; }));
+  EXPECT_TRUE(guard.Credit(1).granted);
+  figures.Set(getpid(), 0);
+}
+
+TEST_F(DaemonTest, SubtractsWhatStrangersHold) {
+  Child stranger([] {
+    pause();
+    return 0;
+  });
+  // Not below any tenant's run: this process runs none yet.
+  figures.Set(stranger.pid(), 10 * kGiB);
+  EXPECT_EQ(Gpu()["mem_unmanaged_bytes"], 10 * kGiB + kShare);
+  EXPECT_EQ(Gpu()["unmanaged_pids"][0], stranger.pid());
+  figures.unexplained_bytes = kGiB;
+  EXPECT_TRUE(WaitUntil([&] { return Gpu()["mem_unexplained_bytes"] == kGiB; }));
+  EXPECT_EQ(Gpu()["mem_promisable_bytes"], kUsable - 11 * kGiB - kShare);
+  RunPeer run(daemon.session, Ask(135 * kGiB));
+  EXPECT_THAT(std::string(json::parse(run.Next(Type::kQueued).json)["reason"]),
+              HasSubstr("10.0 GiB held by unmanaged pid " + std::to_string(stranger.pid()) +
+                        ", 1.0 GiB unexplained"));
+  figures.Set(stranger.pid(), 0);
+  figures.unexplained_bytes = 0;
+  run.Granted();
+}
+
+TEST_F(DaemonTest, SaysNotEnforcedOfProcessesWithoutAGuardAndStopsStrictTenants) {
+  json request = Ask(2 * kGiB);
+  request["strict"] = true;
+  RunPeer run(daemon.session, request);
+  const std::string id = run.Granted()["tenant_id"];
+  Child program([] {
+    pause();
+    return 0;
+  });
+  ASSERT_TRUE(run.client.SendStarted(json{{"pid", program.pid()}}.dump()));
+  figures.Set(program.pid(), kContext);
+  ASSERT_TRUE(WaitUntil([&] { return TenantOf(id)["members"].size() == 1; }));
+  EXPECT_EQ(Gpu()["mem_unmanaged_bytes"], 0);
+  EXPECT_EQ(program.Wait(), 128 + SIGTERM);
+  ASSERT_TRUE(run.client.SendEnded(json{{"exit_code", nullptr}, {"signal", 15}}.dump()));
+  for (int pid = 0; pid < FakeFigures::kMaxProcesses; ++pid) figures.processes[pid].pid = 0;
+  const auto summary = json::parse(run.Next(Type::kSummary).json);
+  EXPECT_THAT(std::string(summary["tenant"]["ended"]["why"]), HasSubstr("stopped by --strict: pid"));
+  EXPECT_EQ(summary["tenant"]["enforced"]["memory"], "not enforced");
+}
+
+TEST_F(DaemonTest, StopsATenantAndItsDescendants) {
+  RunPeer run(daemon.session, Ask(kGiB));
+  const std::string id = run.Granted()["tenant_id"];
+  Child program([] {
+    signal(SIGTERM, SIG_IGN);
+    if (fork() == 0) {
+      pause();
+      _exit(0);
+    }
+    pause();
+    return 0;
+  });
+  ASSERT_TRUE(run.client.SendStarted(json{{"pid", program.pid()}}.dump()));
+  ASSERT_TRUE(WaitUntil([&] { return TenantOf(id)["state"] == "running"; }));
+  EXPECT_EQ(Http(daemon.api, "POST", "/v1/tenants/t-nosuch/stop").status, 404);
+  EXPECT_EQ(Http(daemon.api, "POST", "/v1/tenants/" + id + "/stop", R"({"signal":99})").status, 400);
+  EXPECT_EQ(
+      Http(daemon.api, "POST", "/v1/tenants/" + id + "/stop", R"({"signal":15,"grace_seconds":0.1})").status,
+      200);
+  EXPECT_EQ(program.Wait(), 128 + SIGKILL);
+  ASSERT_TRUE(run.client.SendEnded(json{{"exit_code", nullptr}, {"signal", 9}}.dump()));
+  const auto summary = json::parse(run.Next(Type::kSummary).json);
+  EXPECT_EQ(summary["tenant"]["ended"]["why"], "stopped by root");
+}
+
+TEST_F(DaemonTest, EndsTheLeaseOfARunThatDiesBeforeItsProgramStarts) {
+  Child runner([&] {
+    RunPeer run(daemon.session, Ask(kGiB));
+    run.Granted();
+    pause();
+    return 0;
+  });
+  ASSERT_TRUE(WaitUntil([&] { return Gpu()["tenants"] == 1; }));
+  runner.Kill();
+  EXPECT_TRUE(WaitUntil([&] { return Gpu()["tenants"] == 0; }));
+  EXPECT_EQ(Gpu()["mem_promisable_bytes"], kUsable);
+}
+
+TEST_F(DaemonTest, KeepsTheLeaseOfAProgramWhoseRunWasKilled) {
+  Baton started;
+  auto* program_pid = new (mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))
+      std::atomic<pid_t>{0};
+  Child runner([&] {
+    RunPeer run(daemon.session, Ask(kGiB));
+    run.Granted();
+    const pid_t pid = fork();
+    if (pid == 0) {
+      pause();
+      _exit(0);
+    }
+    *program_pid = pid;
+    (void)run.client.SendStarted(json{{"pid", pid}}.dump());
+    started.Pass();
+    pause();
+    return 0;
+  });
+  started.Take();
+  ASSERT_TRUE(WaitUntil([&] { return Status()["tenants"][0]["state"] == "running"; }));
+  runner.Kill();
+  runner.Wait();
+  EXPECT_EQ(Gpu()["tenants"], 1);
+  ::kill(*program_pid, SIGKILL);
+  EXPECT_TRUE(WaitUntil([&] { return Gpu()["tenants"] == 0; }));
+}
+
+TEST_F(DaemonTest, GivesAGuardThatComesBackTheSamePages) {
+  RunPeer run(daemon.session, Ask(kGiB));
+  const std::string id = run.Granted()["tenant_id"];
+  {
+    GuardPeer guard = GuardPeer::Hello(daemon.session, id);
+    EXPECT_EQ(guard.welcome->resumed, 0u);
+    guard.Commit(5);
+  }
+  GuardPeer again = GuardPeer::Hello(daemon.session, id);
+  EXPECT_EQ(again.welcome->resumed, 1u);
+  EXPECT_EQ(again.gpu().committed_bytes, 5u);
+  EXPECT_EQ(TenantOf(id)["members"].size(), 1u);
+}
+
+TEST_F(DaemonTest, RefusesGuardsOfNoTenantAndOfOtherVersions) {
+  EXPECT_EQ(GuardPeer::Hello(daemon.session, "t-nosuch").refused.reason,
+            static_cast<uint32_t>(GPUMUX_REASON_NOT_A_TENANT));
+  RunPeer run(daemon.session, Ask(kGiB));
+  run.Granted();
+  GuardPeer guard;
+  guard.socket = ipc::SeqpacketSocket::Connect(daemon.session).value();
+  gpumux_guard_hello hello{};
+  hello.pages_version = GPUMUX_PAGES_VERSION + 1;
+  EXPECT_EQ(guard.Call<gpumux_refused>(GPUMUX_GUARD_HELLO, hello).reason,
+            static_cast<uint32_t>(GPUMUX_REASON_OTHER_VERSION));
+}
+
+TEST_F(DaemonTest, BelievesNoPageThatLies) {
+  RunPeer run(daemon.session, Ask(kGiB));
+  const std::string id = run.Granted()["tenant_id"];
+  RunPeer neighbour(daemon.session, Ask(10 * kGiB));
+  neighbour.Granted();
+  GuardPeer guard = GuardPeer::Hello(daemon.session, id);
+  ASSERT_TRUE(guard.Credit(100 * kMiB).granted);
+  for (const int64_t lie : {INT64_MAX, INT64_MIN, int64_t{-1}, int64_t{1} << 50}) {
+    guard.gpu().credit_free_bytes = lie;
+    guard.gpu().committed_bytes = static_cast<uint64_t>(lie);
+    guard.gpu().contexts = guard.gpu().peak_bytes = static_cast<uint64_t>(lie);
+    EXPECT_EQ(guard.Credit(kGiB + 1).granted, 0u);
+    EXPECT_LE(TenantOf(id)["mem_used_bytes"], kGiB);
+    EXPECT_EQ(Gpu()["mem_promisable_bytes"], kUsable - 11 * kGiB);
+    EXPECT_EQ(Gpu()["mem_guaranteed_bytes"], 11 * kGiB);
+  }
+}
+
+TEST_F(DaemonTest, HangsUpOnGarbageAndGoesOn) {
+  RunPeer run(daemon.session, Ask(kGiB));
+  const std::string id = run.Granted()["tenant_id"];
+  const auto ends_it = [&](std::span<const std::byte> packet, bool after_hello) {
+    GuardPeer guard;
+    if (after_hello)
+      guard = GuardPeer::Hello(daemon.session, id);
+    else
+      guard.socket = ipc::SeqpacketSocket::Connect(daemon.session).value();
+    if (!guard.socket.Send(packet)) return true;
+    while (guard.Receive()) {
+    }
+    return true;
+  };
+  uint64_t random = 12345;
+  const auto next = [&random] {
+    return random = random * 6364136223846793005u + 1442695040888963407u, random >> 33;
+  };
+  for (int i = 0; i < 300; ++i) {
+    std::vector<std::byte> packet(next() % 200 + 1);
+    for (auto& byte : packet) byte = static_cast<std::byte>(next());
+    if (i % 3 == 0 && packet.size() >= sizeof(gpumux_frame)) {
+      gpumux_frame frame{GPUMUX_SESSION_MAGIC, GPUMUX_SESSION_VERSION, static_cast<uint16_t>(next() % 12 + 1),
+                         static_cast<uint32_t>(packet.size() - sizeof(gpumux_frame)), 1};
+      if (frame.type == GPUMUX_GUARD_HELLO) frame.type = GPUMUX_GUARD_WELCOME;
+      std::memcpy(packet.data(), &frame, sizeof frame);
+    }
+    EXPECT_TRUE(ends_it(packet, i % 2));
+  }
+  const gpumux_credit_request far{99, 0, 1};
+  EXPECT_TRUE(ends_it(ipc::EncodeStruct(GPUMUX_CREDIT_REQUEST, 1, far), true));
+  EXPECT_TRUE(ends_it(ipc::EncodeStruct(GPUMUX_CREDIT_REQUEST, 1, gpumux_credit_request{0, 0, 1}), false));
+  EXPECT_TRUE(ends_it(*ipc::EncodeText(GPUMUX_RUN_REQUEST, 1, "{}"), true));
+  EXPECT_TRUE(ends_it(*ipc::EncodeText(GPUMUX_RUN_STARTED, 1, "{\"pid\":1}"), false));
+  EXPECT_EQ(TenantOf(id)["state"], "starting");
+}
+
+TEST_F(DaemonTest, RefusesRequestsThatAreWrong) {
+  for (const char* text :
+       {"[]", "nonsense", "{\"command\":[]}", "{\"command\":[\"x\"],\"mem\":{\"bytes\":-1}}"}) {
+    auto client = ipc::SessionClient::Connect(daemon.session).value();
+    ASSERT_TRUE(client.SendRequest(text));
+    const auto event = client.Next(std::chrono::seconds(20));
+    ASSERT_TRUE(event && *event);
+    EXPECT_EQ((*event)->type, Type::kRefused);
+    EXPECT_EQ((*event)->exit_code, 2) << text;
+  }
+}
+
+TEST_F(DaemonTest, ServesTheApiWithinBounds) {
+  const auto version = Http(daemon.api, "GET", "/v1/version");
+  EXPECT_EQ(version.status, 200);
+  EXPECT_EQ(version.body["schema"], "gpumux.version/1");
+  EXPECT_EQ(version.body["simulated"], true);
+  EXPECT_EQ(Http(daemon.api, "GET", "/").status, 404);
+  EXPECT_EQ(Http(daemon.api, "DELETE", "/v1/status").status, 404);
+  EXPECT_EQ(Http(daemon.api, "GET", "/v1/tenants/..%2f..").status, 404);
+  EXPECT_EQ(Http(daemon.api, "GET", "/v1/tenants/t-none").body["error"]["code"], "not_found");
+  EXPECT_EQ(HttpRaw(daemon.api, "rubbish\r\n\r\n").status, 400);
+  EXPECT_EQ(
+      HttpRaw(daemon.api, "POST /v1/status HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n").status,
+      413);
+  EXPECT_EQ(HttpRaw(daemon.api, "GET / HTTP/1.1\r\nX: " + std::string(20000, 'a') + "\r\n\r\n").status, 413);
+  EXPECT_EQ(Http(daemon.api, "GET", "/v1/status").status, 200);
+}
+
+TEST_F(DaemonTest, MakesNoPromiseWhileNvmlIsLost) {
+  RunPeer run(daemon.session, Ask(kGiB));
+  const std::string id = run.Granted()["tenant_id"];
+  GuardPeer guard = GuardPeer::Hello(daemon.session, id);
+  figures.lost = true;
+  ASSERT_TRUE(WaitUntil([&] { return Gpu()["mem_promisable_bytes"] == 0; }));
+  EXPECT_EQ(Gpu()["mem_unmanaged_bytes"], nullptr);
+  RunPeer other(daemon.session, Ask(kGiB));
+  const auto refused = other.Next(Type::kGranted);
+  EXPECT_EQ(refused.type, Type::kRefused);
+  EXPECT_EQ(refused.exit_code, 3);
+  EXPECT_TRUE(guard.Credit(kMiB).granted);  // what was promised goes on
+  figures.lost = false;
+  RunPeer third(daemon.session, Ask(kGiB));
+  third.Granted();
+}
+
+class TwoDaemons : public testing::Test {
+ protected:
+  FakeFigures& figures = *FakeFigures::Create();
+};
+
+TEST_F(TwoDaemons, NeverPromiseTheSameGpu) {
+  DaemonProcess first(figures,
+                      {.gpus = 1, .software_dir = "/tmp/gpumuxd-test-shared-" + std::to_string(getpid())});
+  DaemonProcess second(figures,
+                       {.gpus = 1, .software_dir = "/tmp/gpumuxd-test-shared-" + std::to_string(getpid())});
+  auto run = std::make_unique<RunPeer>(first.session, Ask(kGiB));
+  run->Granted();
+  {
+    RunPeer other(second.session, Ask(kGiB));
+    const auto refused = other.Next(Type::kGranted);
+    EXPECT_EQ(refused.type, Type::kRefused);
+    EXPECT_EQ(refused.exit_code, 4);
+    EXPECT_THAT(refused.refusal, HasSubstr("GPU 0 is managed by the gpumuxd of user root (pid " +
+                                           std::to_string(first.process->pid()) + ")"));
+    EXPECT_EQ(Http(second.api, "GET", "/v1/status").body["data"]["gpus"][0]["owner"]["pid"],
+              first.process->pid());
+  }
+  // The owner is gone, its tenant is not: the bytes are still promised.
+  first.process->Kill();
+  first.process->Wait();
+  {
+    RunPeer other(second.session, Ask(kGiB));
+    const auto refused = other.Next(Type::kGranted);
+    EXPECT_EQ(refused.type, Type::kRefused);
+    EXPECT_THAT(refused.refusal, HasSubstr("still has tenants of an earlier gpumuxd"));
+  }
+  run.reset();
+  RunPeer other(second.session, Ask(kGiB));
+  other.Granted();
+}
+
+TEST_F(TwoDaemons, LeaveWhenIdle) {
+  DaemonProcess idle(figures, {.gpus = 1, .software_dir = "", .idle_exit = std::chrono::milliseconds(1)});
+  auto run = std::make_unique<RunPeer>(idle.session, Ask(kGiB));
+  run->Granted();
+  run.reset();
+  EXPECT_EQ(idle.process->Wait(), 0);
+}
+
+TEST_F(TwoDaemons, GiveSeveralGpusAllOrNone) {
+  DaemonProcess daemon(figures, {.gpus = 2});
+  json request = Ask(100 * kGiB);
+  request["gpus"] = {{"count", 2}};
+  RunPeer run(daemon.session, request);
+  const json granted = run.Granted();
+  EXPECT_EQ(granted["gpus"].size(), 2u);
+  EXPECT_EQ(run.granted.locks.size(), 2u);
+  GuardPeer guard = GuardPeer::Hello(daemon.session, granted["tenant_id"]);
+  EXPECT_EQ(guard.welcome->gpu_count, 2u);
+  EXPECT_TRUE(guard.Credit(100 * kGiB, 1).granted);
+  guard.gpu(1).committed_bytes = 100 * kGiB;
+  EXPECT_EQ(guard.Credit(1, 1).reason, GPUMUX_REASON_LIMIT);
+  EXPECT_TRUE(guard.Credit(1, 0).granted);
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ struct DaemonProcess {
   struct Settings {
     unsigned gpus = 1;
     std::string software_dir = "";  // same for two daemons: they meet at the same GPU
-    std::optional<std::chrono::nanoseconds> idle_exit;
+    std::optional<std::chrono::nanoseconds> idle_exit = {};
   };
   DaemonProcess(FakeFigures& figures, Settings settings);
   explicit DaemonProcess(FakeFigures& figures) : DaemonProcess(figures, Settings{}) {}
