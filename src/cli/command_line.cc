@@ -135,11 +135,13 @@ Result<ParsedCommandLine> ParseArguments(const CommandSpec& spec, const std::vec
   if (spec.words == CommandSpec::Words::kSome) app.add_option("words", words);
   std::vector<std::string> reversed(own.rbegin(), own.rend());
   // CLI11 drops an empty value after '='; it is kept here for the command to refuse.
-  for (std::string& argument : reversed) {
-    if (LooksLikeOption(argument) && argument.back() == '=')
-      parsed.values[argument.substr(0, argument.size() - 1)].push_back("");
-  }
-  std::erase_if(reversed, [](const std::string& a) { return LooksLikeOption(a) && a.back() == '='; });
+  std::erase_if(reversed, [&parsed](const std::string& argument) {
+    const size_t equals = argument.find('=');
+    if (!LooksLikeOption(argument) || equals == std::string::npos || equals + 1 != argument.size())
+      return false;
+    parsed.values[argument.substr(0, equals)].emplace_back();
+    return true;
+  });
   try {
     app.parse(reversed);
   } catch (const CLI::CallForHelp&) {

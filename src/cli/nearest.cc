@@ -30,7 +30,8 @@ std::optional<std::string> Nearest(std::string_view word, const std::vector<std:
   std::optional<std::string> best;
   size_t best_distance = 0;
   for (const std::string& candidate : candidates) {
-    const bool begins = word.size() >= 2 && candidate.starts_with(word);
+    const bool begins = (word.size() >= 2 && candidate.starts_with(word)) ||
+                        (candidate.size() >= 4 && word.starts_with(candidate));
     const size_t distance = begins ? 1 : Distance(word, candidate);
     if (distance > std::max<size_t>(1, std::max(word.size(), candidate.size()) / 3)) continue;
     if (!best || distance < best_distance) {

@@ -9,7 +9,8 @@
 namespace gpumux::cli {
 
 // The candidate that was most likely meant: the fewest letters changed, and at
-// most a third of them; a candidate that begins with `word` counts as near.
+// most a third of them; a candidate that begins with `word`, or the
+// other way round, counts as near.
 std::optional<std::string> Nearest(std::string_view word, const std::vector<std::string>& candidates);
 
 }  // namespace gpumux::cli
