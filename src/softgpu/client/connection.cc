@@ -110,9 +110,14 @@ bool Connection::Open(Role role) {
       }
       close(fd);
     }
-    if (!StartServer(location)) {
-      if (round >= 3) return false;
-      poll(nullptr, 0, 20);
+    switch (StartServer(location)) {
+      case Start::kListens:
+        break;
+      case Start::kRefused:
+        return false;
+      case Start::kFailed:
+        if (round >= 3) return false;
+        poll(nullptr, 0, 20);
     }
   }
   return false;

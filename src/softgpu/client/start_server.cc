@@ -72,20 +72,20 @@ bool Scrubbed(const char* entry) {
 
 }  // namespace
 
-bool StartServer(const Location& location) {
+Start StartServer(const Location& location) {
   const std::string program = ProgramPath();
-  if (program.empty() || !MakeDirectories(location.dir)) return false;
+  if (program.empty() || !MakeDirectories(location.dir)) return Start::kRefused;
 
   const std::string lock_path = location.dir + "/" + kStartLockName;
   const int lock = open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
-  if (lock < 0) return false;
+  if (lock < 0) return Start::kRefused;
   fchmod(lock, 0666);  // another user may be the next to start it; fails when not ours, which is as well
   int rc;
   do {
     rc = flock(lock, LOCK_EX);
   } while (rc != 0 && errno == EINTR);
-  bool up = rc == 0 && Listens(location.dir);
-  if (rc == 0 && !up) {
+  Start result = rc == 0 && Listens(location.dir) ? Start::kListens : Start::kFailed;
+  if (rc == 0 && result != Start::kListens) {
     std::vector<char*> env;
     for (char** entry = environ; *entry != nullptr; ++entry) {
       if (!Scrubbed(*entry)) env.push_back(*entry);
@@ -112,11 +112,17 @@ bool StartServer(const Location& location) {
       do {
         got = waitpid(static_cast<pid_t>(child), &status, 0);
       } while (got < 0 && errno == EINTR);
-      up = got == child ? WIFEXITED(status) && WEXITSTATUS(status) == 0 : true;
+      constexpr int kUsage = 2, kNoProgram = 127;
+      const int code = got == child && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+      if (got != child || code == 0) {
+        result = Start::kListens;
+      } else if (code == kUsage || code == kNoProgram) {
+        result = Start::kRefused;
+      }
     }
   }
   close(lock);
-  return up;
+  return result;
 }
 
 }  // namespace gpumux::softgpu

@@ -75,6 +75,16 @@ int Main(int argc, char** argv) {
     return 2;
   }
   const std::string dir = argv[1];
+  // From here on the program that started us must not read what we write.
+  const int log =
+      open((dir + "/softgpud.log").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644);
+  const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+  dup2(null, 0);
+  dup2(null, 1);
+  dup2(log >= 0 ? log : null, 2);
+  // What it had open is not ours to keep open either.
+  close_range(3, ~0U, 0);
+
   const auto gpus = ParseSpec(argv[2]);
   if (!gpus) {
     fprintf(stderr, "gpumux-softgpud: GPUMUX_SOFTGPU=%s is not \"H200\" or \"NxH200\" (N from 1 to %u)\n",
@@ -88,8 +98,6 @@ int Main(int argc, char** argv) {
   }
   const uint64_t identity = (static_cast<uint64_t>(st.st_dev) << 40) ^ st.st_ino;
 
-  // What the program that started us had open is not ours to keep open.
-  close_range(3, ~0U, 0);
   int ready[2];
   if (pipe2(ready, O_CLOEXEC) != 0) return 1;
   const pid_t child = fork();
@@ -99,19 +107,13 @@ int Main(int argc, char** argv) {
     char byte = 1;
     return read(ready[0], &byte, 1) == 1 ? byte : 1;
   }
+  close(ready[0]);
   setsid();
   if (fork() > 0) _exit(0);
   prctl(PR_SET_NAME, "gpumux-softgpud");
   if (chdir("/") != 0) return 1;
   for (int signal : {SIGINT, SIGHUP, SIGPIPE, SIGTSTP}) std::signal(signal, SIG_IGN);
   for (int signal : {SIGTERM, SIGCHLD}) std::signal(signal, SIG_DFL);
-  const int null = open("/dev/null", O_RDWR);
-  dup2(null, 0);
-  dup2(null, 1);
-  const int log = open((dir + "/softgpud.log").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW, 0644);
-  dup2(log >= 0 ? log : null, 2);
-  if (log > 2) close(log);
-  if (null > 2) close(null);
   rlimit files;
   if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
     files.rlim_cur = files.rlim_max;
