@@ -220,8 +220,8 @@ def caps(b):
 
 
 LIKENESS = [
-    ["--alloc", "1", "--alloc-count", "2"], ["--alloc", "700000", "--alloc-count", "64"], ["--alloc", "3MiB", "--alloc-count", "4"],
-    ["--alloc", "1000MiB"], ["--alloc", "100000000", "--alloc-api", "pitch"],
+    ["--alloc", "1KiB", "--alloc-count", "2"], ["--alloc", "684KiB", "--alloc-count", "64"], ["--alloc", "3MiB", "--alloc-count", "4"],
+    ["--alloc", "1000MiB"], ["--alloc", "95MiB", "--alloc-api", "pitch"],
     ["--alloc", "5MiB", "--alloc-api", "async", "--alloc-count", "10"], ["--alloc", "1000MiB", "--alloc-api", "async"],
     ["--alloc", "5MiB", "--alloc-api", "pool", "--alloc-count", "10"], ["--alloc", "1000MiB", "--alloc-api", "pool"],
     ["--alloc", "6MiB", "--alloc-api", "vmm", "--alloc-count", "10"], ["--alloc", "1000MiB", "--alloc-api", "vmm"],

@@ -38,7 +38,9 @@ TEST(KeyMap, AgreesWithStdMapThroughRandomHistories) {
         uint64_t* found = map.Find(key);
         auto it = model.find(key);
         ASSERT_EQ(found != nullptr, it != model.end());
-        if (found) ASSERT_EQ(*found, it->second);
+        if (found) {
+          ASSERT_EQ(*found, it->second);
+        }
       }
     }
     ASSERT_EQ(map.size(), model.size());

@@ -426,10 +426,15 @@ int RaceMember(int index, uint64_t bytes, uint64_t start_ns) {
     std::printf("call %" PRIu64 " %" PRIu64 " %d\n", begin, end, r);
     if (r != CUDA_SUCCESS) break;
   }
+  // Not before all siblings are at the end: the figures are of one moment then.
+  char c;
+  std::printf("refused\n");
+  std::fflush(stdout);
+  if (read(0, &c, 1) != 1) return 0;
+  std::printf("told %" PRIu64 "\n", Free());
   std::printf("own %" PRIu64 "\n", Truth().Own());
   std::fflush(stdout);
   // Keeps what it has until the parent has read all figures.
-  char c;
   while (read(0, &c, 1) > 0) {
   }
   return 0;
@@ -459,13 +464,20 @@ int Race(const char* self, int count, uint64_t bytes) {
     close(from[1]);
     members.push_back({pid, to[1], fdopen(from[0], "r")});
   }
-  for (size_t i = 0; i < members.size(); i++) {
-    char line[256];
-    while (fgets(line, sizeof line, members[i].out)) {
-      std::printf("%zu %s", i, line);
-      if (strncmp(line, "own ", 4) == 0 || strncmp(line, "retain ", 7) == 0) break;
+  auto read_until = [&](const char* last) {
+    for (size_t i = 0; i < members.size(); i++) {
+      char line[256];
+      while (fgets(line, sizeof line, members[i].out)) {
+        std::printf("%zu %s", i, line);
+        if (strncmp(line, last, strlen(last)) == 0 || strncmp(line, "retain ", 7) == 0) break;
+      }
     }
+  };
+  read_until("refused");
+  for (auto& m : members) {
+    if (write(m.in, "x", 1) != 1) return 9;
   }
+  read_until("own ");
   std::fflush(stdout);
   // Everything is read while every member still holds its memory; the test may
   // look at the ledger now, until our own input ends.

@@ -347,6 +347,38 @@ TEST_F(SoftGpuMemory, ModulesAndStacks) {
   });
 }
 
+TEST_F(SoftGpuMemory, Arrays) {
+  InChild([] {
+    ASSERT_EQ(InitWithContext(), CUDA_SUCCESS);
+    Ledger ledger;
+    const auto create = CU(cuArrayCreate_v2, CUarray*, const CUDA_ARRAY_DESCRIPTOR*);
+    const auto destroy = CU(cuArrayDestroy, CUarray);
+    constexpr int kFloat = 0x20;
+    CUarray array;
+    const struct {
+      size_t width, height;
+      long long taken;
+    } cases[] = {{1024, 1024, 4 * kMiB}, {1000, 1000, 4 * kMiB}, {10, 0, 2 * kMiB}};
+    for (const auto& c : cases) {
+      const CUDA_ARRAY_DESCRIPTOR descriptor = {c.width, c.height, kFloat, 1};
+      ASSERT_EQ(create(&array, &descriptor), CUDA_SUCCESS);
+      ledger.Expect("created", c.taken);
+      CUDA_ARRAY_DESCRIPTOR back = {};
+      EXPECT_EQ(CU(cuArrayGetDescriptor_v2, CUDA_ARRAY_DESCRIPTOR*, CUarray)(&back, array), CUDA_SUCCESS);
+      EXPECT_EQ(back.Width, c.width);
+      EXPECT_EQ(destroy(array), CUDA_SUCCESS);
+      ledger.Expect("destroyed", -c.taken);
+      EXPECT_EQ(destroy(array), CUDA_ERROR_INVALID_HANDLE);
+    }
+    const CUDA_ARRAY_DESCRIPTOR none = {0, 0, kFloat, 1}, odd = {8, 8, kFloat, 3};
+    EXPECT_EQ(create(&array, &none), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(create(&array, &odd), CUDA_ERROR_INVALID_VALUE);
+    const CUDA_ARRAY3D_DESCRIPTOR huge = {16384, 16384, 16384, kFloat, 1, 0};
+    EXPECT_EQ(CU(cuArray3DCreate_v2, CUarray*, const CUDA_ARRAY3D_DESCRIPTOR*)(&array, &huge),
+              CUDA_ERROR_OUT_OF_MEMORY);
+  });
+}
+
 TEST_F(SoftGpuMemory, AnswersWrongArgumentsAsTheDriver) {
   InChild([] {
     CUdeviceptr p = 0;
