@@ -5,6 +5,7 @@
 
 #include "sim/gpu_spec.h"
 #include "softgpu/driver/api.h"
+#include "softgpu/driver/array.h"
 #include "softgpu/driver/context.h"
 #include "softgpu/driver/engine.h"
 #include "softgpu/driver/error_codes.h"
@@ -69,6 +70,7 @@ CUresult Activate(Context* context) {
 void Deactivate(Context* context) {
   Engine::Get().RemoveContext(context);
   context->alive.store(false, std::memory_order_release);
+  Arrays::Get().RemoveContext(context);
   Modules::Get().RemoveContext(context);
   Memory::Get().RemoveContext(context);
   GiveStackAndHeap(context);
@@ -362,6 +364,10 @@ GPUMUX_CU cuCtxSetLimit(CUlimit limit, size_t value) {
     case CU_LIMIT_MALLOC_HEAP_SIZE:
       // Taken with the first code that allocates on the device; fixed from then on.
       if (context->heap_taken > 0) return CUDA_ERROR_INVALID_VALUE;
+      // More than there is becomes the most there is: a program reads it back.
+      if (const auto memory = Driver::Get().QueryMemory(*context->device)) {
+        value = std::min<size_t>(value, memory->free / sim::kPageBytes * sim::kPageBytes);
+      }
       context->heap_bytes = value;
       return CUDA_SUCCESS;
     default:
