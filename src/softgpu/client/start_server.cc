@@ -77,9 +77,14 @@ Start StartServer(const Location& location) {
   if (program.empty() || !MakeDirectories(location.dir)) return Start::kRefused;
 
   const std::string lock_path = location.dir + "/" + kStartLockName;
-  const int lock = open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+  // First without O_CREAT: in a sticky directory another user's file may be
+  // opened but not "created".
+  int lock = open(lock_path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+  if (lock < 0 && errno == ENOENT) {
+    lock = open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (lock >= 0) fchmod(lock, 0666);  // another user may be the next to start it
+  }
   if (lock < 0) return Start::kRefused;
-  fchmod(lock, 0666);  // another user may be the next to start it; fails when not ours, which is as well
   int rc;
   do {
     rc = flock(lock, LOCK_EX);

@@ -25,7 +25,14 @@ namespace {
 constexpr size_t kMaxPending = 1024;
 constexpr size_t kMaxSubmitted = kMaxInFlight - 1024;
 
-thread_local std::unordered_map<uint64_t, Stream*> per_thread_streams;  // by context id
+// The calling thread's own stream in each context, by the context's id. The
+// stream's id tells whether the pointer still means it: a reset of the context
+// ends its streams, and addresses are used again.
+struct OwnStream {
+  Stream* stream = nullptr;
+  uint64_t id = 0;
+};
+thread_local std::unordered_map<uint64_t, OwnStream> per_thread_streams;
 
 // Threads of the library take no signals of the program.
 template <typename Body>
@@ -113,12 +120,14 @@ CUresult Engine::DestroyStream(CUstream handle) {
 Stream* Engine::FindStream(Context* context, CUstream handle) {
   if (handle == nullptr || handle == kLegacyStream) return context->legacy.get();
   if (handle == kPerThreadStream) {
-    Stream*& stream = per_thread_streams[context->id];
-    if (stream != nullptr) {
+    OwnStream& own = per_thread_streams[context->id];
+    {
       Lock lock(mutex_);
-      if (!streams_.contains(stream)) stream = nullptr;  // the primary context was reset since
+      auto it = streams_.find(own.stream);
+      if (it != streams_.end() && it->first->id == own.id) return own.stream;
     }
-    if (stream == nullptr) stream = CreateStream(context, CU_STREAM_DEFAULT, 0);
+    Stream* stream = CreateStream(context, CU_STREAM_DEFAULT, 0);
+    own = {stream, stream->id};
     return stream;
   }
   Lock lock(mutex_);
