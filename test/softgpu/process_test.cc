@@ -14,6 +14,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <random>
 #include <set>
@@ -290,6 +291,35 @@ TEST_F(SoftGpuProcesses, StartOneServerHoweverManyStartAtOnce) {
   for (auto& child : children) {
     child->Continue();
     EXPECT_EQ(child->Join(), 0);
+  }
+}
+
+TEST_F(SoftGpuProcesses, OfTwoUsersShareOneGpu) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root to become another user";
+  constexpr uid_t kOther = 65534;
+  ASSERT_EQ(chmod(dir().c_str(), 0777), 0);
+  // Whoever of the two starts the server, the other finds it.
+  for (const bool other_starts : {true, false}) {
+    const std::string shared = dir() + (other_starts ? "/a" : "/b");
+    ASSERT_EQ(mkdir(shared.c_str(), 0777), 0);
+    ASSERT_EQ(chmod(shared.c_str(), 0777), 0);
+    setenv("GPUMUX_SOFTGPU_DIR", shared.c_str(), 1);
+    const auto as_other = [&](const Child::Step& step) {
+      ASSERT_EQ(setresuid(kOther, kOther, kOther), 0);
+      HoldTen(step);
+    };
+    auto first =
+        std::make_unique<Child>(other_starts ? std::function<void(const Child::Step&)>(as_other) : HoldTen);
+    ASSERT_TRUE(first->WaitReport());
+    Child second(other_starts ? std::function<void(const Child::Step&)>(HoldTen) : as_other);
+    ASSERT_TRUE(second.WaitReport());
+    InChild([&] {
+      const auto device = Gpu0();
+      EXPECT_EQ(ReadMemory(device).used, 20 * kGiB + 2 * kContext);
+      first->Kill();
+      EXPECT_TRUE(Eventually([&] { return ReadMemory(device).used == 10 * kGiB + kContext; }));
+      EXPECT_GT(OwnBytes(device, second.pid()), 0);
+    });
   }
 }
 
