@@ -226,7 +226,7 @@ const CommandSpec& RunSpec() {
                   {"--wait", Takes::kOptionalValue, "T",
                    "wait for room (the default); with =T at most so long, then exit 5"},
                   {"--no-wait", Takes::kNothing, "", "exit 4 when there is no room now"},
-                  {"--time", Takes::kValue, "T", "an upper bound of the run, which lets it start earlier"},
+                  {"--time", Takes::kValue, "T", "an upper bound of the run: then it is stopped"},
                   {"--mode", Takes::kValue, "MODE",
                    "auto, exclusive, timeslice (turns, mps, mig: later versions)"},
                   {"--isolate", Takes::kValue, "WHAT",

@@ -92,9 +92,11 @@ std::string GpuTable(const Json& data, bool simulated, const Terminal& terminal)
     const auto index = NumberAt(gpu, "index");
     const auto unmanaged = NumberAt(gpu, "mem_unmanaged_bytes");
     const std::string name = OrUnknown(TextAt(gpu, "name", 40));
+    // The software GPU's own name says it; one with a real GPU's name must not pass for it.
+    const bool mark = simulated && name.find("simulated") == std::string::npos;
     table.AddRow(
         {{index ? std::to_string(*index) : kUnknown},
-         {simulated ? name + " SIM" : name},
+         {mark ? name + " SIM" : name},
          {OrUnknown(TextAt(gpu, "mode"))},
          {fmt::format("{} / {} / {} GiB", Gib(NumberAt(gpu, "mem_used_bytes")),
                       Gib(NumberAt(gpu, "mem_guaranteed_bytes")), Gib(NumberAt(gpu, "mem_total_bytes")))},

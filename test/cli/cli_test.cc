@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// `gpumux` as a process, with a real daemon on the software GPU: whose exit
+// status it has, what signals do, and what happens when the daemon goes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "../support/sandbox.h"
+#include "base/process.h"
+
+namespace gpumux::test {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+nlohmann::json Tenants(Sandbox& box) { return box.StatusData()["tenants"]; }
+
+// Daemons that were started for this sandbox and live.
+std::vector<pid_t> Daemons(const Sandbox& box) {
+  std::vector<pid_t> found;
+  for (const pid_t pid : ListProcesses()) {
+    const auto stat = ReadProcessStat(pid);
+    if (!stat || stat->name != "gpumuxd" || stat->state == 'Z') continue;
+    std::stringstream environment;
+    environment << std::ifstream("/proc/" + std::to_string(pid) + "/environ").rdbuf();
+    if (environment.str().find(box.runtime_dir()) != std::string::npos) found.push_back(pid);
+  }
+  return found;
+}
+
+TEST(Run, HasTheExitStatusOfItsProgram) {
+  Sandbox box;
+  EXPECT_EQ(box.RunGpumux({"run", "--", "true"}).exit_code, 0);
+  EXPECT_EQ(box.RunGpumux({"run", "--", "sh", "-c", "exit 7"}).exit_code, 7);
+  EXPECT_EQ(box.RunGpumux({"run", "--", "sh", "-c", "kill -9 $$"}).exit_code, 137);
+  EXPECT_EQ(box.RunGpumux({"run", "--", "no-such-program"}).exit_code, 127);
+  // Without a terminal and --summary it says nothing at all.
+  const Outcome quiet = box.RunGpumux({"run", "--", "sh", "-c", "echo out; echo err >&2"});
+  EXPECT_EQ(quiet.out, "out\n");
+  EXPECT_EQ(quiet.err, "err\n");
+}
+
+TEST(Run, WrongValuesStartNoDaemon) {
+  Sandbox box;
+  for (const char* mem : {"", "10", "-1GiB", "99999999999GiB", "NaN"}) {
+    const Outcome run = box.RunGpumux({"run", "--mem", mem, "--", "true"});
+    EXPECT_EQ(run.exit_code, 2) << mem;
+    EXPECT_THAT(run.err, HasSubstr("--mem")) << mem;
+  }
+  EXPECT_TRUE(Daemons(box).empty());
+}
+
+TEST(Run, ManyAtOnceStartOneDaemon) {
+  Sandbox box;
+  std::vector<Process> runs;
+  for (int i = 0; i < 8; ++i) runs.push_back(box.Gpumux({"run", "--mem", "1GiB", "--", "true"}));
+  for (Process& run : runs) {
+    const Outcome ended = run.Wait();
+    EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  }
+  EXPECT_EQ(Daemons(box).size(), 1u);
+}
+
+TEST(Run, PassesSignalsOnAndKeepsTheProgramsAnswer) {
+  Sandbox box;
+  Process run =
+      box.Gpumux({"run", "--", "sh", "-c", "trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done"});
+  ASSERT_TRUE(WaitUntil("the program is ready", [&] { return run.Out() == "ready\n"; }));
+  run.Signal(SIGTERM);
+  EXPECT_EQ(run.Wait().exit_code, 9);
+}
+
+TEST(Run, WaitsIsCancelledAndTimesOut) {
+  Sandbox box;
+  Process holder = box.Gpumux({"run", "--mem", "100GiB", "--name", "holder", "--", "sleep", "60"});
+  ASSERT_TRUE(WaitUntil("the holder runs", [&] { return box.DaemonPid() > 0 && !Tenants(box).empty(); }));
+  const Outcome refused = box.RunGpumux({"run", "--mem", "100GiB", "--no-wait", "--", "true"});
+  EXPECT_EQ(refused.exit_code, 4);
+  EXPECT_THAT(refused.err, HasSubstr("100.0 GiB"));
+  EXPECT_EQ(box.RunGpumux({"run", "--mem", "100GiB", "--wait=200ms", "--", "true"}).exit_code, 5);
+
+  Process waiter = box.Gpumux({"run", "--mem", "100GiB", "--name", "waiter", "--", "true"});
+  ASSERT_TRUE(
+      WaitUntil("the waiter says so", [&] { return waiter.Err().find("waiting") != std::string::npos; }));
+  EXPECT_THAT(waiter.Err(), HasSubstr("holder"));
+  EXPECT_EQ(Tenants(box).size(), 2u);
+  waiter.Signal(SIGINT);
+  EXPECT_EQ(waiter.Wait().exit_code, 130);
+  EXPECT_TRUE(WaitUntil("the request is gone", [&] { return Tenants(box).size() == 1; }));
+
+  // And one that waits long enough runs.
+  Process next = box.Gpumux({"run", "--mem", "100GiB", "--", "echo", "ran"});
+  ASSERT_TRUE(
+      WaitUntil("the next one waits", [&] { return next.Err().find("waiting") != std::string::npos; }));
+  EXPECT_EQ(box.RunGpumux({"stop", "holder"}).exit_code, 0);
+  EXPECT_EQ(holder.Wait().exit_code, 143);
+  const Outcome ran = next.Wait();
+  EXPECT_EQ(ran.exit_code, 0);
+  EXPECT_EQ(ran.out, "ran\n");
+}
+
+TEST(Run, GoesOnWithoutItsDaemonAndSaysSo) {
+  Sandbox box;
+  const std::string go = box.dir() + "/go";
+  Process run = box.Gpumux({"run", "--summary", "--", "sh", "-c",
+                            "echo ready; while [ ! -e " + go + " ]; do sleep 0.05; done; exit 3"});
+  ASSERT_TRUE(WaitUntil("the program is ready", [&] { return run.Out() == "ready\n"; }));
+  const auto daemons = Daemons(box);
+  ASSERT_EQ(daemons.size(), 1u);
+  ::kill(daemons[0], SIGKILL);
+  ASSERT_TRUE(WaitUntil("the daemon is gone", [&] { return Daemons(box).empty(); }));
+  EXPECT_FALSE(run.Ended());
+  std::ofstream(go) << "go";
+  const Outcome ended = run.Wait();
+  EXPECT_EQ(ended.exit_code, 3);
+  EXPECT_THAT(ended.err, HasSubstr("record of this run is missing"));
+}
+
+TEST(Run, ReturnsWithItsProgramWhileWhatThatLeftKeepsTheLease) {
+  Sandbox box;
+  const Outcome run = box.RunGpumux(
+      {"run", "--mem", "20GiB", "--name", "parent", "--", "sh", "-c",
+       Sandbox::Program("gpumux-workload") + " --alloc 10GiB --hold 60 --ready " + box.dir() +
+           "/ready >/dev/null 2>&1 & while [ ! -e " + box.dir() + "/ready ]; do sleep 0.05; done; echo $!"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  const auto tenants = Tenants(box);
+  ASSERT_EQ(tenants.size(), 1u);
+  EXPECT_GE(tenants[0]["mem_used_bytes"].get<uint64_t>(), 10ull << 30);
+  ::kill(std::stoi(run.out), SIGKILL);
+  EXPECT_TRUE(WaitUntil("the lease ends", [&] { return Tenants(box).empty(); }));
+}
+
+TEST(Run, ClosingLineNamesWhatWasRefused) {
+  Sandbox box;
+  const Outcome run = box.RunGpumux({"run", "--mem", "10GiB", "--summary", "--",
+                                     Sandbox::Program("gpumux-workload"), "--alloc", "12GiB", "--json"});
+  EXPECT_EQ(run.exit_code, 3);
+  const auto report = nlohmann::json::parse(run.out);
+  EXPECT_EQ(report["alloc"]["result"], "CUDA_ERROR_OUT_OF_MEMORY");
+  EXPECT_EQ(report["total_bytes"], 10ull << 30);
+  EXPECT_THAT(run.err, HasSubstr("1 refusal (the last of 12.0 GiB): its limit of 10.0 GiB was the reason"));
+}
+
+TEST(Reading, WorksWithoutADaemonAndSaysSo) {
+  Sandbox box;
+  const Outcome text = box.RunGpumux({"status"});
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_THAT(text.err, HasSubstr("NVML's alone"));
+  EXPECT_THAT(text.out, HasSubstr("simulated"));
+  const Outcome json = box.RunGpumux({"status", "--json"});
+  const auto body = nlohmann::json::parse(json.out);
+  EXPECT_EQ(body["schema"], "gpumux.status/1");
+  EXPECT_EQ(body["simulated"], true);
+  EXPECT_EQ(body["data"]["daemon"], nullptr);
+  EXPECT_EQ(body["data"]["gpus"][0]["mem_promisable_bytes"], nullptr);
+  EXPECT_EQ(body["data"]["gpus"][0]["mem_promisable_bytes_reason"], "no daemon runs");
+  EXPECT_EQ(box.RunGpumux({"ps"}).exit_code, 3);
+  EXPECT_EQ(box.RunGpumux({"stop", "x"}).exit_code, 3);
+  EXPECT_EQ(nlohmann::json::parse(box.RunGpumux({"version", "--json"}).out)["data"]["daemon"], nullptr);
+  EXPECT_TRUE(Daemons(box).empty());
+}
+
+TEST(Reading, ShowsATenantAndStopFindsItByName) {
+  Sandbox box;
+  Process run =
+      box.Gpumux({"run", "--mem", "20GiB", "--name", "serve", "--", Sandbox::Program("gpumux-workload"),
+                  "--alloc", "5GiB", "--hold", "60", "--ready", box.dir() + "/ready"});
+  ASSERT_TRUE(WaitUntil("it holds memory", [&] { return std::filesystem::exists(box.dir() + "/ready"); }));
+  EXPECT_THAT(box.RunGpumux({"status"}).out, HasSubstr("serve"));
+  EXPECT_THAT(box.RunGpumux({"ps"}).out, HasSubstr("in force"));
+  EXPECT_EQ(box.RunGpumux({"stop", "nobody"}).exit_code, 6);
+  const Outcome stop = box.RunGpumux({"stop", "--grace", "5s", "serve"});
+  EXPECT_EQ(stop.exit_code, 0) << stop.err;
+  EXPECT_THAT(stop.out, HasSubstr("sent SIGTERM; SIGKILL after 5.0 s"));
+  EXPECT_EQ(run.Wait().exit_code, 143);
+  EXPECT_THAT(box.RunGpumux({"ps"}).out, Not(HasSubstr("serve")));
+}
+
+}  // namespace
+}  // namespace gpumux::test
