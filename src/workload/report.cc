@@ -49,7 +49,7 @@ std::string ToJson(const Report& report, const Options& options) {
   } else {
     out["alloc"] = nullptr;
   }
-  if (report.verified) out["verified"] = *report.verified;
+  if (options.verify) out["verified"] = OrNull(report.verified);
   out["end"] = Name(options.end);
   if (!report.fault_result.empty()) out["fault_result"] = report.fault_result;
   if (options.report_memory) {
