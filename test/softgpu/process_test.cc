@@ -246,7 +246,10 @@ TEST_F(SoftGpuProcesses, SayWhatTheyAre) {
 // Processes whose command line names the server and our directory.
 std::vector<pid_t> Servers(const std::string& dir) {
   std::vector<pid_t> pids;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+  std::error_code error;  // processes come and go meanwhile
+  for (std::filesystem::directory_iterator it("/proc", error), end; it != end && !error;
+       it.increment(error)) {
+    const auto entry = *it;
     const std::string name = entry.path().filename();
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
     std::ifstream file(entry.path() / "cmdline", std::ios::binary);
@@ -292,6 +295,20 @@ TEST_F(SoftGpuProcesses, StartOneServerHoweverManyStartAtOnce) {
     child->Continue();
     EXPECT_EQ(child->Join(), 0);
   }
+}
+
+TEST_F(SoftGpuProcesses, MayNameTheDirectoryFromWhereTheyAre) {
+  const std::string parent = std::filesystem::path(dir()).parent_path();
+  InChild([&] {
+    ASSERT_EQ(chdir(parent.c_str()), 0);
+    const std::string relative = std::filesystem::path(dir()).filename();
+    setenv("GPUMUX_SOFTGPU_DIR", relative.c_str(), 1);
+    EXPECT_EQ(CU(cuInit, unsigned)(0), CUDA_SUCCESS);
+    setenv("GPUMUX_SOFTGPU_DIR", "/nowhere", 1);
+    EXPECT_EQ(InitWithContext(), CUDA_SUCCESS) << "the server of cuInit, whatever the environment says now";
+    setenv("GPUMUX_SOFTGPU_DIR", dir().c_str(), 1);
+    EXPECT_EQ(ReadMemory(Gpu0()).used, kContext) << "the same GPU";
+  });
 }
 
 TEST_F(SoftGpuProcesses, OfTwoUsersShareOneGpu) {

@@ -3,6 +3,7 @@
 
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -79,7 +80,17 @@ Location FindLocation() {
   } else if (const char* xdg = getenv("XDG_RUNTIME_DIR"); xdg != nullptr && *xdg != 0) {
     location.dir = std::string(xdg) + "/gpumux/softgpu";
   } else {
-    location.dir = "/tmp/gpumux-" + std::to_string(getuid()) + "/softgpu";
+    // Anyone may have made this one before us.
+    const std::string own = "/tmp/gpumux-" + std::to_string(getuid());
+    location.dir = own + "/softgpu";
+    struct stat st;
+    location.foreign = lstat(own.c_str(), &st) == 0 && (!S_ISDIR(st.st_mode) || st.st_uid != getuid());
+  }
+  if (location.dir.front() != '/') {
+    // The server works from another directory.
+    char* here = getcwd(nullptr, 0);
+    if (here != nullptr) location.dir = std::string(here) + "/" + location.dir;
+    free(here);
   }
   return location;
 }
@@ -95,7 +106,7 @@ bool Connection::Usable() const { return fd_ >= 0 && pid_ == getpid(); }
 
 bool Connection::Open(Role role) {
   const Location location = FindLocation();
-  if (location.off) return false;
+  if (location.off || location.foreign) return false;
   Close();
   // A server that ends when idle may do so between our connect and our
   // greeting: then there is none, and the next round starts one.
@@ -106,6 +117,7 @@ bool Connection::Open(Role role) {
       if (Greet(fd, role, 0, &hello_)) {
         fd_ = fd;
         pid_ = getpid();
+        dir_ = location.dir;
         return true;
       }
       close(fd);
@@ -123,11 +135,11 @@ bool Connection::Open(Role role) {
   return false;
 }
 
-int Connection::OpenWork(uint64_t client) {
-  const int fd = ConnectTo(FindLocation().dir);
+int Connection::OpenWork() {
+  const int fd = ConnectTo(dir_);
   if (fd < 0) return -1;
   HelloReply reply;
-  if (Greet(fd, Role::kWork, client, &reply)) return fd;
+  if (Greet(fd, Role::kWork, hello_.client, &reply)) return fd;
   close(fd);
   return -1;
 }

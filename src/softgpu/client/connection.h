@@ -14,6 +14,7 @@ struct Location {
   std::string spec;
   std::string dir;
   bool off = false;
+  bool foreign = false;  // the default directory belongs to somebody else
 };
 Location FindLocation();
 
@@ -29,12 +30,12 @@ class Connection {
 
   // False when there is no server and none could be started.
   bool Open(Role role);
-  // A second connection of the same process, for `client`; -1 on failure.
-  static int OpenWork(uint64_t client);
+  // The second connection of a process that uses CUDA, to the same server
+  // whatever the environment says by now; -1 on failure.
+  int OpenWork();
 
   bool Usable() const;
   uint32_t gpus() const { return hello_.gpus; }
-  uint64_t client() const { return hello_.client; }
   uint64_t identity() const { return hello_.identity; }
 
   // Nothing when the server is gone.
@@ -48,6 +49,7 @@ class Connection {
   int fd_ = -1;
   int pid_ = 0;
   HelloReply hello_;
+  std::string dir_;
 };
 
 // "GPU-8-4-4-4-12" and the 16 bytes of it for GPU `index` of a directory.

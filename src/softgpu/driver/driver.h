@@ -50,7 +50,7 @@ class Driver {
     uint64_t free = 0;
   };
   std::optional<Memory> QueryMemory(const Device& device);
-  uint64_t client() const { return connection_.client(); }
+  int OpenWork() { return connection_.OpenWork(); }
 
  private:
   std::mutex init_mutex_;

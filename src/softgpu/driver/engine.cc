@@ -60,7 +60,7 @@ Engine& Engine::Get() {
 bool Engine::Start() {
   Lock lock(mutex_);
   if (started_) return true;
-  fd_ = Connection::OpenWork(Driver::Get().client());
+  fd_ = Driver::Get().OpenWork();
   wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (fd_ < 0 || wake_ < 0) return false;
   started_ = true;
