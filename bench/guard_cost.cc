@@ -79,8 +79,8 @@ int main(int argc, char** argv) {
   auto synchronize = Find<CUstream>("cuStreamSynchronize");
   auto alloc = Find<CUdeviceptr*, size_t>("cuMemAlloc_v2");
   auto free_mem = Find<CUdeviceptr>("cuMemFree_v2");
-  auto launch = Find<CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void**,
-                     void**>("cuLaunchKernel");
+  auto launch = Find<CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                     CUstream, void**, void**>("cuLaunchKernel");
   CUdevice device;
   CUcontext context;
   CUmodule module;
@@ -116,9 +116,10 @@ int main(int argc, char** argv) {
     if (i >= 10) pairs.push_back(NowNs() - t0);
   }
   std::printf(
-      "{\"init_ns\": %.0f, \"context_ns\": %.0f, \"first_kernel_ns\": %.0f, \"launch_ns\": %.1f, \"alloc_free_ns\": %.0f, "
+      "{\"init_ns\": %.0f, \"context_ns\": %.0f, \"first_kernel_ns\": %.0f, \"launch_ns\": %.1f, "
+      "\"alloc_free_ns\": %.0f, "
       "\"bursts\": %zu, \"burst\": %d, \"allocs\": %zu}\n",
-      before_context - start, after_context - before_context, first_kernel - start, Median(per_launch), Median(pairs),
-      per_launch.size(), burst, pairs.size());
+      before_context - start, after_context - before_context, first_kernel - start, Median(per_launch),
+      Median(pairs), per_launch.size(), burst, pairs.size());
   return 0;
 }

@@ -40,14 +40,14 @@ class KeyMap {
 };
 
 enum class Family : uint8_t {
-  kWhole,    // plain or pitched, address range of its own; also managed
-  kPiece,    // small, inside a slab of 2 MiB that is charged as a whole
-  kStream,   // stream-ordered: charged through its pool
+  kWhole,   // plain or pitched, address range of its own; also managed
+  kPiece,   // small, inside a slab of 2 MiB that is charged as a whole
+  kStream,  // stream-ordered: charged through its pool
 };
 
 struct Allocation {
-  uint64_t bytes;       // charged for it alone (kWhole), else 0
-  uint64_t pool;        // kStream: the pool's handle
+  uint64_t bytes;  // charged for it alone (kWhole), else 0
+  uint64_t pool;   // kStream: the pool's handle
   cuda::CUcontext context;
   int16_t slot;
   Family family;

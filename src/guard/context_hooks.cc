@@ -17,7 +17,7 @@ struct Context {
   int slot;
 };
 
-constinit Lock g_lock;  // held across the driver's call: two threads may retain at once
+constinit Lock g_lock;                // held across the driver's call: two threads may retain at once
 constinit KeyMap<Context> g_created;  // by cuCtxCreate*
 constinit uint32_t g_contexts[GPUMUX_MAX_GPUS] = {};
 constinit CUcontext g_primary[GPUMUX_MAX_GPUS] = {};
@@ -70,7 +70,8 @@ CUresult DestroyContext(CUcontext context, Destroy&& destroy) {
   Held held(g_lock);
   const CUresult r = destroy();
   Context known;
-  if (r == CUDA_SUCCESS && g_created.Erase(reinterpret_cast<uint64_t>(context), &known)) Gone(known.slot, context);
+  if (r == CUDA_SUCCESS && g_created.Erase(reinterpret_cast<uint64_t>(context), &known))
+    Gone(known.slot, context);
   return r;
 }
 
@@ -110,8 +111,10 @@ CUresult cuCtxCreate_v2(CUcontext* ctx, unsigned flags, CUdevice dev) {
   return CreateContext(ctx, dev, [&] { return Through(Real().cuCtxCreate_v2, ctx, flags, dev); });
 }
 
-CUresult cuCtxCreate_v3(CUcontext* ctx, CUexecAffinityParam* params, int count, unsigned flags, CUdevice dev) {
-  return CreateContext(ctx, dev, [&] { return Through(Real().cuCtxCreate_v3, ctx, params, count, flags, dev); });
+CUresult cuCtxCreate_v3(CUcontext* ctx, CUexecAffinityParam* params, int count, unsigned flags,
+                        CUdevice dev) {
+  return CreateContext(ctx, dev,
+                       [&] { return Through(Real().cuCtxCreate_v3, ctx, params, count, flags, dev); });
 }
 
 CUresult cuCtxCreate_v4(CUcontext* ctx, CUctxCreateParams* params, unsigned flags, CUdevice dev) {

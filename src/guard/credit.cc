@@ -27,8 +27,10 @@ bool TakeAsOrphan(int slot, uint64_t bytes) {
   uint64_t* taken = &TenantPage()->orphan_taken_bytes[slot];
   uint64_t now = __atomic_load_n(taken, __ATOMIC_SEQ_CST);
   for (;;) {
-    if (granted > limit_bytes || now > limit_bytes - granted || bytes > limit_bytes - granted - now) return false;
-    if (__atomic_compare_exchange_n(taken, &now, now + bytes, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) return true;
+    if (granted > limit_bytes || now > limit_bytes - granted || bytes > limit_bytes - granted - now)
+      return false;
+    if (__atomic_compare_exchange_n(taken, &now, now + bytes, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+      return true;
   }
 }
 
@@ -62,8 +64,8 @@ void Commit(int slot, uint64_t bytes) {
   gpumux_process_gpu* g = Counters(slot);
   const uint64_t now = __atomic_add_fetch(&g->committed_bytes, bytes, __ATOMIC_SEQ_CST);
   uint64_t peak = __atomic_load_n(&g->peak_bytes, __ATOMIC_RELAXED);
-  while (peak < now &&
-         !__atomic_compare_exchange_n(&g->peak_bytes, &peak, now, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  while (peak < now && !__atomic_compare_exchange_n(&g->peak_bytes, &peak, now, false, __ATOMIC_RELAXED,
+                                                    __ATOMIC_RELAXED)) {
   }
 }
 

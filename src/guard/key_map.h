@@ -34,8 +34,8 @@ bool KeyMap<V>::Erase(uint64_t key, V* erased) {
   if (!found) return false;
   if (erased) *erased = *found;
   const size_t mask = capacity_ - 1;
-  size_t hole = static_cast<size_t>(reinterpret_cast<Cell*>(reinterpret_cast<char*>(found) - offsetof(Cell, value)) -
-                                    cells_);
+  size_t hole = static_cast<size_t>(
+      reinterpret_cast<Cell*>(reinterpret_cast<char*>(found) - offsetof(Cell, value)) - cells_);
   for (size_t i = (hole + 1) & mask; cells_[i].key != 0; i = (i + 1) & mask) {
     // A cell may move into the hole if its own place is not between the two.
     const size_t home = Hash(cells_[i].key) & mask;
@@ -65,7 +65,8 @@ void KeyMap<V>::EraseIf(F&& predicate) {
 template <typename V>
 bool KeyMap<V>::Grow() {
   const size_t capacity = capacity_ == 0 ? 1024 : capacity_ * 2;
-  void* memory = mmap(nullptr, capacity * sizeof(Cell), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* memory =
+      mmap(nullptr, capacity * sizeof(Cell), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return false;
   KeyMap bigger;
   bigger.cells_ = static_cast<Cell*>(memory);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "guard/key_map.h"
 
+#include <gtest/gtest.h>
+
 #include <map>
 #include <random>
-
-#include <gtest/gtest.h>
 
 namespace gpumux::guard {
 namespace {

@@ -48,13 +48,13 @@ using namespace gpumux::guard;
 
 extern "C" {
 
-CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                        unsigned shared, CUstream stream, void** params, void** extra) {
+CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                        unsigned bz, unsigned shared, CUstream stream, void** params, void** extra) {
   return Launch<&DriverTable::cuLaunchKernel>(f, gx, gy, gz, bx, by, bz, shared, stream, params, extra);
 }
 
-CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                             unsigned shared, CUstream stream, void** params, void** extra) {
+CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                             unsigned bz, unsigned shared, CUstream stream, void** params, void** extra) {
   return Launch<&DriverTable::cuLaunchKernel_ptsz>(f, gx, gy, gz, bx, by, bz, shared, stream, params, extra);
 }
 

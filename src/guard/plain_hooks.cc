@@ -132,7 +132,8 @@ CUresult cuMemAlloc(CUdeviceptr_v1* ptr, unsigned bytes) {
   });
 }
 
-CUresult cuMemAllocPitch(CUdeviceptr_v1* ptr, unsigned* pitch, unsigned width, unsigned height, unsigned element) {
+CUresult cuMemAllocPitch(CUdeviceptr_v1* ptr, unsigned* pitch, unsigned width, unsigned height,
+                         unsigned element) {
   auto call = [&] { return Through(Real().cuMemAllocPitch, ptr, pitch, width, height, element); };
   if (!ptr || !pitch) return call();
   CUdeviceptr wide = 0;

@@ -24,7 +24,8 @@ MemoryAnswer FromPages(int slot) {
   const uint64_t granted = __atomic_load_n(&limit.granted_bytes, __ATOMIC_RELAXED) +
                            __atomic_load_n(&TenantPage()->orphan_taken_bytes[slot], __ATOMIC_RELAXED);
   const int64_t own = __atomic_load_n(&Counters(slot)->credit_free_bytes, __ATOMIC_RELAXED);
-  const uint64_t taken = own > 0 && static_cast<uint64_t>(own) < granted ? granted - static_cast<uint64_t>(own) : granted;
+  const uint64_t taken =
+      own > 0 && static_cast<uint64_t>(own) < granted ? granted - static_cast<uint64_t>(own) : granted;
   return {total, Least(taken, total), total - Least(taken, total)};
 }
 
@@ -72,7 +73,8 @@ int SlotOfNvmlDevice(nvmlDevice_t device) {
   if (!InForce() || !g_nvml.nvmlDeviceGetUUID) return kNoDevice;
   char text[96] = {};
   uint8_t uuid[16];
-  if (g_nvml.nvmlDeviceGetUUID(device, text, sizeof text) != NVML_SUCCESS || !ParseUuid(text, uuid)) return kNoDevice;
+  if (g_nvml.nvmlDeviceGetUUID(device, text, sizeof text) != NVML_SUCCESS || !ParseUuid(text, uuid))
+    return kNoDevice;
   return SlotOfUuid(uuid);
 }
 

@@ -198,9 +198,8 @@ void* RouteDriverAddress(void* address) {
 
 // Called by front.S for every dlsym() and dlvsym() of the process. Cheap for
 // names that are not ours: two characters decide.
-extern "C" __attribute__((visibility("hidden"))) gpumux::guard::LookUp gpumux_guard_look_up(void* handle,
-                                                                                            const char* name,
-                                                                                            const char* version) {
+extern "C" __attribute__((visibility("hidden"))) gpumux::guard::LookUp gpumux_guard_look_up(
+    void* handle, const char* name, const char* version) {
   using namespace gpumux::guard;
   void* real = version ? RealDlvsym() : RealDlsym();
   if (!name || !real) return {real, real == nullptr};  // without the real one: "not found"

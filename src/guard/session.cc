@@ -20,7 +20,7 @@
 
 namespace gpumux::guard {
 
-constinit State g_state = State::kIdle;
+constinit uint32_t g_state = static_cast<uint32_t>(State::kIdle);
 constinit uint64_t* g_launches = nullptr;
 
 namespace {
@@ -57,7 +57,7 @@ uint64_t NowNs() {
   return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(t.tv_nsec);
 }
 
-void SetState(State state) { __atomic_store_n(&g_state, state, __ATOMIC_RELEASE); }
+void SetState(State state) { __atomic_store_n(&g_state, static_cast<uint32_t>(state), __ATOMIC_RELEASE); }
 
 // fstat() has a symbol version above the glibc floor. The layout of what the
 // system call fills is the kernel's stat: st_dev, then st_ino, on x86-64.
@@ -91,8 +91,8 @@ bool Send(int fd, uint16_t type, uint32_t id, const void* payload, uint32_t byte
 
 // Receives the frame that answers `id`. Returns its type, 0 on failure.
 // Descriptors beyond `max_fds` or of other frames are closed.
-uint16_t Receive(int fd, uint32_t id, void* payload, uint32_t capacity, uint32_t* payload_bytes, int* fds, int max_fds,
-                 int* fd_count) {
+uint16_t Receive(int fd, uint32_t id, void* payload, uint32_t capacity, uint32_t* payload_bytes, int* fds,
+                 int max_fds, int* fd_count) {
   for (int tries = 0; tries < 64; tries++) {
     gpumux_frame frame = {};
     iovec parts[2] = {{&frame, sizeof frame}, {payload, capacity}};
@@ -177,7 +177,8 @@ bool Greet(int fd, gpumux_guard_welcome* welcome, int fds[3]) {
   gpumux_guard_hello hello = {};
   hello.pages_version = GPUMUX_PAGES_VERSION;
   hello.ns_pid = static_cast<int32_t>(getpid());
-  if (const char* hint = getenv(GPUMUX_ENV_TENANT)) strncpy(hello.tenant_hint, hint, sizeof hello.tenant_hint - 1);
+  if (const char* hint = getenv(GPUMUX_ENV_TENANT))
+    strncpy(hello.tenant_hint, hint, sizeof hello.tenant_hint - 1);
   const uint32_t id = ++s.next_request_id;
   if (!Send(fd, GPUMUX_GUARD_HELLO, id, &hello, sizeof hello)) return false;
   char payload[sizeof(gpumux_refused) + sizeof(gpumux_guard_welcome)];
@@ -366,7 +367,8 @@ bool RequestCredit(int slot, uint64_t bytes, CreditAnswer* answer) {
   gpumux_credit_request request = {static_cast<uint32_t>(slot), 0, bytes};
   gpumux_credit_reply reply;
   Held held(s.request_lock);
-  if (!Call(GPUMUX_CREDIT_REQUEST, &request, sizeof request, GPUMUX_CREDIT_REPLY, &reply, sizeof reply)) return false;
+  if (!Call(GPUMUX_CREDIT_REQUEST, &request, sizeof request, GPUMUX_CREDIT_REPLY, &reply, sizeof reply))
+    return false;
   answer->granted = reply.granted == 1;
   answer->device_full = reply.reason == GPUMUX_REASON_DEVICE_FULL;
   return true;
@@ -387,7 +389,8 @@ bool RequestContext(int slot, bool* granted) {
   gpumux_context_request request = {static_cast<uint32_t>(slot), 0};
   gpumux_context_reply reply;
   Held held(s.request_lock);
-  if (!Call(GPUMUX_CONTEXT_REQUEST, &request, sizeof request, GPUMUX_CONTEXT_REPLY, &reply, sizeof reply)) return false;
+  if (!Call(GPUMUX_CONTEXT_REQUEST, &request, sizeof request, GPUMUX_CONTEXT_REPLY, &reply, sizeof reply))
+    return false;
   *granted = reply.granted == 1;
   return true;
 }

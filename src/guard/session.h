@@ -26,9 +26,9 @@ namespace gpumux::guard {
 // Threads: any. One request is under way at a time.
 enum class State : uint32_t { kIdle = 0, kInForce = 1, kOrphan = 2, kOff = 3, kRefused = 4 };
 
-extern constinit State g_state;
+extern constinit uint32_t g_state;  // a State, for the atomic operations
 
-inline State CurrentState() { return __atomic_load_n(&g_state, __ATOMIC_ACQUIRE); }
+inline State CurrentState() { return static_cast<State>(__atomic_load_n(&g_state, __ATOMIC_ACQUIRE)); }
 inline bool InForce() {
   const State s = CurrentState();
   return s == State::kInForce || s == State::kOrphan;

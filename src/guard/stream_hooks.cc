@@ -10,13 +10,12 @@
 //
 // While any pool holds memory, the synchronising calls are followed by that
 // reading (40 ns a pool on an H200); otherwise they cost one load.
-#include "guard/streams.h"
-
 #include "guard/credit.h"
 #include "guard/driver.h"
 #include "guard/lock.h"
 #include "guard/rounding.h"
 #include "guard/session.h"
+#include "guard/streams.h"
 #include "guard/wrappers.h"
 
 namespace gpumux::guard {
@@ -195,8 +194,8 @@ CUresult AllocateFrom(CUmemoryPool handle, int slot, uint64_t bytes, CUdeviceptr
 }
 
 template <typename IsCapturing, typename Call, typename FreeCall, typename SyncCall>
-CUresult AllocateAsync(CUdeviceptr* ptr, size_t bytes, IsCapturing&& capturing, Call&& call, FreeCall&& free_call,
-                       SyncCall&& sync_call) {
+CUresult AllocateAsync(CUdeviceptr* ptr, size_t bytes, IsCapturing&& capturing, Call&& call,
+                       FreeCall&& free_call, SyncCall&& sync_call) {
   if (!InForce() || !ptr || bytes == 0 || bytes >= kAbsurdBytes || capturing()) return call();
   const int slot = SlotOfCurrentContext();
   if (slot == kNoDevice) return call();
@@ -211,8 +210,8 @@ CUresult AllocateAsync(CUdeviceptr* ptr, size_t bytes, IsCapturing&& capturing, 
 }
 
 template <typename IsCapturing, typename Call, typename FreeCall, typename SyncCall>
-CUresult AllocateFromPool(CUdeviceptr* ptr, size_t bytes, CUmemoryPool pool, IsCapturing&& capturing, Call&& call,
-                          FreeCall&& free_call, SyncCall&& sync_call) {
+CUresult AllocateFromPool(CUdeviceptr* ptr, size_t bytes, CUmemoryPool pool, IsCapturing&& capturing,
+                          Call&& call, FreeCall&& free_call, SyncCall&& sync_call) {
   if (!InForce() || !ptr || !pool || bytes == 0 || bytes >= kAbsurdBytes || capturing()) return call();
   const int slot = SlotOfCurrentContext();  // of a pool that is not known yet (a device's own)
   if (slot == kNoDevice) return call();

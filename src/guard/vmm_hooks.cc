@@ -11,14 +11,13 @@
 //   unmap           0                                    0        - size
 //
 // Handles that were imported from another process are charged to their owner.
-#include "guard/virtual_memory.h"
-
 #include "guard/allocations.h"
 #include "guard/credit.h"
 #include "guard/driver.h"
 #include "guard/lock.h"
 #include "guard/rounding.h"
 #include "guard/session.h"
+#include "guard/virtual_memory.h"
 #include "guard/wrappers.h"
 
 namespace gpumux::guard {

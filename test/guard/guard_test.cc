@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The guard in front of the software GPU's driver, under a real daemon.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <cinttypes>
 #include <map>
-#include <sstream>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "../support/sandbox.h"
 
@@ -35,14 +34,16 @@ class EveryLookUp : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(EveryLookUp, IsGuarded) {
   Sandbox box;
-  const Outcome o = box.RunGpumux({"run", "--mem", "2GiB", "--", kProbe, "lookup", GetParam(), std::to_string(3 * kGiB)});
+  const Outcome o =
+      box.RunGpumux({"run", "--mem", "2GiB", "--", kProbe, "lookup", GetParam(), std::to_string(3 * kGiB)});
   EXPECT_EQ(o.exit_code, 0) << o.err;
   EXPECT_EQ(o.out, "small 0\nlarge 2\n");
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, EveryLookUp,
-                         ::testing::Values("handle", "default", "next", "self", "dlsym-of-dlsym", "dlvsym-of-dlsym",
-                                           "proc-address", "proc-address-v2", "proc-address-by-itself"),
+                         ::testing::Values("handle", "default", "next", "self", "dlsym-of-dlsym",
+                                           "dlvsym-of-dlsym", "proc-address", "proc-address-v2",
+                                           "proc-address-by-itself"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::erase(name, '-');
@@ -68,8 +69,9 @@ TEST(LookUp, WithoutAPromiseTheSameCallsSucceed) {
 TEST(LookUp, GivesNothingThatIsNotThere) {
   Sandbox box;
   const Outcome o = box.RunGpumux({"run", "--mem", "2GiB", "--", kProbe, "absent"});
-  EXPECT_EQ(o.out,
-            "default before loading 0\nnext before loading 0\nother name 0\nerror text 1\nnext of C library 1\n")
+  EXPECT_EQ(
+      o.out,
+      "default before loading 0\nnext before loading 0\nother name 0\nerror text 1\nnext of C library 1\n")
       << o.err;
 }
 
@@ -80,7 +82,8 @@ TEST(Guard, LeavesAProgramWithoutAGpuUntouched) {
   EXPECT_EQ(o.exit_code, 0);
   EXPECT_THAT(o.out, Not(HasSubstr(" 50")));
   EXPECT_EQ(box.RunGpumux({"run", "--mem", "1GiB", "--", "/bin/true"}).exit_code, 0);
-  const Outcome f = box.RunGpumux({"run", "--mem", "1GiB", "--quiet", "--", "/bin/sh", "-c", "echo a; echo b >&2; exit 9"});
+  const Outcome f =
+      box.RunGpumux({"run", "--mem", "1GiB", "--quiet", "--", "/bin/sh", "-c", "echo a; echo b >&2; exit 9"});
   EXPECT_EQ(f.exit_code, 9);
   EXPECT_EQ(f.out, "a\n");
   EXPECT_EQ(f.err, "b\n");
@@ -119,7 +122,8 @@ std::map<std::string, Row> Families(Sandbox& box, const std::string& mem, int64_
   for (const std::string& line : Lines(o.out)) {
     char name[128];
     Row row;
-    if (sscanf(line.c_str(), "%127[^\t]\t%d\t%" SCNd64 "\t%" SCNd64, name, &row.code, &row.charged, &row.taken) == 4) {
+    if (sscanf(line.c_str(), "%127[^\t]\t%d\t%" SCNd64 "\t%" SCNd64, name, &row.code, &row.charged,
+               &row.taken) == 4) {
       rows[name] = row;
     }
   }
@@ -148,14 +152,30 @@ TEST_F(EveryFamily, ChargesWhatTheDeviceTakes) {
 TEST_F(EveryFamily, TakesWhatTheH200Took) {
   // From outside: what an H200 with driver 580.159.04 took, in bytes (docs/results).
   const std::map<std::string, int64_t> measured = {
-      {"plain 1", 2 * kMiB},           {"plain again 1", 0},           {"free second 1", 0},
-      {"free first 1", -2 * kMiB},     {"plain 513", 2 * kMiB},        {"plain again 1048576", 0},
-      {"plain 1048577", 2 * kMiB},     {"plain again 1048577", 2 * kMiB}, {"plain 2097153", 4 * kMiB},
-      {"plain 100000000", 96 * kMiB},  {"pitch", 288 * kMiB},          {"async 1 byte", 32 * kMiB},
-      {"async 31 MiB", 0},             {"async 1 GiB and 1", 1024 * kMiB}, {"async free", 0},
-      {"async synchronise", -1056 * kMiB}, {"pool 5 MiB", 32 * kMiB},  {"pool free", 0},
-      {"pool synchronise", 0},         {"pool trim", -32 * kMiB},      {"vmm create", 6 * kMiB},
-      {"vmm map", 0},                  {"vmm release while mapped", 0}, {"vmm unmap last", 0},
+      {"plain 1", 2 * kMiB},
+      {"plain again 1", 0},
+      {"free second 1", 0},
+      {"free first 1", -2 * kMiB},
+      {"plain 513", 2 * kMiB},
+      {"plain again 1048576", 0},
+      {"plain 1048577", 2 * kMiB},
+      {"plain again 1048577", 2 * kMiB},
+      {"plain 2097153", 4 * kMiB},
+      {"plain 100000000", 96 * kMiB},
+      {"pitch", 288 * kMiB},
+      {"async 1 byte", 32 * kMiB},
+      {"async 31 MiB", 0},
+      {"async 1 GiB and 1", 1024 * kMiB},
+      {"async free", 0},
+      {"async synchronise", -1056 * kMiB},
+      {"pool 5 MiB", 32 * kMiB},
+      {"pool free", 0},
+      {"pool synchronise", 0},
+      {"pool trim", -32 * kMiB},
+      {"vmm create", 6 * kMiB},
+      {"vmm map", 0},
+      {"vmm release while mapped", 0},
+      {"vmm unmap last", 0},
       {"vmm release last", -6 * kMiB},
   };
   for (const auto& [name, bytes] : measured) EXPECT_EQ(rows_->at(name).taken, bytes) << name;
@@ -168,7 +188,8 @@ TEST_F(EveryFamily, ManagedMemoryIsChargedWholeWhenAllocated) {
 }
 
 TEST_F(EveryFamily, RefusesWithOutOfMemoryAndNothingElse) {
-  for (const char* name : {"plain over", "pitch over", "async over", "pool over", "vmm over", "managed over"}) {
+  for (const char* name :
+       {"plain over", "pitch over", "async over", "pool over", "vmm over", "managed over"}) {
     EXPECT_EQ(rows_->at(name).code, 2) << name;
     EXPECT_EQ(rows_->at(name).charged, 0) << name;
     EXPECT_EQ(rows_->at(name).taken, 0) << name;
@@ -176,9 +197,9 @@ TEST_F(EveryFamily, RefusesWithOutOfMemoryAndNothingElse) {
 }
 
 TEST_F(EveryFamily, LeavesTheDriversOwnAnswersAlone) {
-  const std::map<std::string, int> measured = {{"plain zero", 1},    {"plain absurd", 2},   {"free nothing", 0},
-                                               {"free wrong", 1},    {"async zero", 0},     {"vmm odd size", 1},
-                                               {"vmm release again", 1}};
+  const std::map<std::string, int> measured = {
+      {"plain zero", 1}, {"plain absurd", 2}, {"free nothing", 0},     {"free wrong", 1},
+      {"async zero", 0}, {"vmm odd size", 1}, {"vmm release again", 1}};
   for (const auto& [name, code] : measured) EXPECT_EQ(rows_->at(name).code, code) << name;
 }
 
@@ -205,7 +226,8 @@ TEST(Told, ThePromiseIsTheWholeGpuInEveryQuery) {
   const Outcome o = box.RunGpumux({"run", "--mem", "10GiB", "--", kProbe, "told"});
   ASSERT_EQ(o.exit_code, 0) << o.err;
   std::map<std::string, std::string> said;
-  for (const std::string& line : Lines(o.out)) said[line.substr(0, line.find(' '))] = line.substr(line.find(' ') + 1);
+  for (const std::string& line : Lines(o.out))
+    said[line.substr(0, line.find(' '))] = line.substr(line.find(' ') + 1);
   const std::string total = std::to_string(10 * kGiB);
   EXPECT_EQ(said["total"], total);
   EXPECT_EQ(said["device_total"], total);

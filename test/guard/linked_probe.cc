@@ -21,7 +21,8 @@ int main(int, char** argv) {
   CUdevice device;
   CUcontext context;
   CUdeviceptr p;
-  if (cuInit(0) || cuDeviceGet(&device, 0) || cuDevicePrimaryCtxRetain(&context, device) || cuCtxSetCurrent(context)) {
+  if (cuInit(0) || cuDeviceGet(&device, 0) || cuDevicePrimaryCtxRetain(&context, device) ||
+      cuCtxSetCurrent(context)) {
     return 8;
   }
   std::printf("small %d\n", cuMemAlloc_v2(&p, 1 << 20));

@@ -71,7 +71,8 @@ struct Api {
   DRIVER_CALL(cuMemPoolDestroy, (CUmemoryPool))
   DRIVER_CALL(cuMemPoolTrimTo, (CUmemoryPool, size_t))
   DRIVER_CALL(cuMemPoolSetAttribute, (CUmemoryPool, CUmemPool_attribute, void*))
-  DRIVER_CALL(cuMemCreate, (CUmemGenericAllocationHandle*, size_t, const CUmemAllocationProp*, unsigned long long))
+  DRIVER_CALL(cuMemCreate,
+              (CUmemGenericAllocationHandle*, size_t, const CUmemAllocationProp*, unsigned long long))
   DRIVER_CALL(cuMemRelease, (CUmemGenericAllocationHandle))
   DRIVER_CALL(cuMemAddressReserve, (CUdeviceptr*, size_t, size_t, CUdeviceptr, unsigned long long))
   DRIVER_CALL(cuMemAddressFree, (CUdeviceptr, size_t))
@@ -92,11 +93,14 @@ void LoadApi() {
 #define LOAD(name) api.name = Find<decltype(api.name)>(#name)
   LOAD(cuInit), LOAD(cuDeviceGet), LOAD(cuDevicePrimaryCtxRetain), LOAD(cuDevicePrimaryCtxReset_v2);
   LOAD(cuCtxSetCurrent), LOAD(cuCtxSynchronize), LOAD(cuCtxCreate_v2), LOAD(cuCtxDestroy_v2);
-  LOAD(cuMemGetInfo_v2), LOAD(cuDeviceTotalMem_v2), LOAD(cuMemAlloc_v2), LOAD(cuMemFree_v2), LOAD(cuMemAllocPitch_v2);
+  LOAD(cuMemGetInfo_v2), LOAD(cuDeviceTotalMem_v2), LOAD(cuMemAlloc_v2), LOAD(cuMemFree_v2),
+      LOAD(cuMemAllocPitch_v2);
   LOAD(cuMemAllocManaged), LOAD(cuMemAllocAsync), LOAD(cuMemAllocFromPoolAsync), LOAD(cuMemFreeAsync);
   LOAD(cuStreamSynchronize), LOAD(cuMemPoolCreate), LOAD(cuMemPoolDestroy), LOAD(cuMemPoolTrimTo);
-  LOAD(cuMemPoolSetAttribute), LOAD(cuMemCreate), LOAD(cuMemRelease), LOAD(cuMemAddressReserve), LOAD(cuMemAddressFree);
-  LOAD(cuMemMap), LOAD(cuMemUnmap), LOAD(cuMemSetAccess), LOAD(cuMemRetainAllocationHandle), LOAD(cuMemsetD8_v2);
+  LOAD(cuMemPoolSetAttribute), LOAD(cuMemCreate), LOAD(cuMemRelease), LOAD(cuMemAddressReserve),
+      LOAD(cuMemAddressFree);
+  LOAD(cuMemMap), LOAD(cuMemUnmap), LOAD(cuMemSetAccess), LOAD(cuMemRetainAllocationHandle),
+      LOAD(cuMemsetD8_v2);
   LOAD(cuMemcpyDtoH_v2), LOAD(cuMemcpyHtoD_v2);
 #undef LOAD
 }
@@ -132,8 +136,10 @@ class Truth {
   Truth() {
     void* lib = dlopen("libnvidia-ml.so.1", RTLD_NOW);
     auto init = reinterpret_cast<int (*)()>(dlsym(lib, "nvmlInit_v2"));
-    auto by_index = reinterpret_cast<int (*)(unsigned, nv::nvmlDevice_t*)>(dlsym(lib, "nvmlDeviceGetHandleByIndex_v2"));
-    processes_ = reinterpret_cast<decltype(processes_)>(dlsym(lib, "nvmlDeviceGetComputeRunningProcesses_v3"));
+    auto by_index =
+        reinterpret_cast<int (*)(unsigned, nv::nvmlDevice_t*)>(dlsym(lib, "nvmlDeviceGetHandleByIndex_v2"));
+    processes_ =
+        reinterpret_cast<decltype(processes_)>(dlsym(lib, "nvmlDeviceGetComputeRunningProcesses_v3"));
     if (!init || init() != 0 || !by_index || by_index(0, &device_) != 0 || !processes_) {
       std::printf("no NVML\n");
       std::exit(9);
@@ -198,7 +204,8 @@ AllocFn FindAlloc(const std::string& way) {
     return reinterpret_cast<AllocFn>(found(Driver(), "cuMemAlloc_v2"));
   }
   if (way == "dlvsym-of-dlsym") {
-    auto found = reinterpret_cast<void* (*)(void*, const char*)>(dlvsym(RTLD_DEFAULT, "dlsym", "GLIBC_2.2.5"));
+    auto found =
+        reinterpret_cast<void* (*)(void*, const char*)>(dlvsym(RTLD_DEFAULT, "dlsym", "GLIBC_2.2.5"));
     return found ? reinterpret_cast<AllocFn>(found(Driver(), "cuMemAlloc_v2")) : nullptr;
   }
   void* p = nullptr;
@@ -267,8 +274,8 @@ int Steps(const std::vector<Step>& steps) {
   for (const Step& step : steps) {
     const CUresult r = step.run();
     const uint64_t own_now = truth.Own(), free_now = Free();
-    std::printf("%s\t%d\t%" PRId64 "\t%" PRId64 "\n", step.name.c_str(), r, static_cast<int64_t>(free - free_now),
-                static_cast<int64_t>(own_now - own));
+    std::printf("%s\t%d\t%" PRId64 "\t%" PRId64 "\n", step.name.c_str(), r,
+                static_cast<int64_t>(free - free_now), static_cast<int64_t>(own_now - own));
     own = own_now;
     free = free_now;
   }
@@ -287,8 +294,8 @@ int Families(uint64_t over) {
   Check(api.cuMemAddressReserve(&va, 64 * kMiB, 0, 0, 0), "cuMemAddressReserve");
   std::vector<Step> s;
   auto add = [&](const char* name, std::function<CUresult()> f) { s.push_back({name, std::move(f)}); };
-  for (uint64_t bytes : {uint64_t{1}, uint64_t{512}, uint64_t{513}, kMiB, kMiB + 1, 2 * kMiB, 2 * kMiB + 1, 3 * kMiB,
-                         uint64_t{100'000'000}}) {
+  for (uint64_t bytes : {uint64_t{1}, uint64_t{512}, uint64_t{513}, kMiB, kMiB + 1, 2 * kMiB, 2 * kMiB + 1,
+                         3 * kMiB, uint64_t{100'000'000}}) {
     static std::vector<std::string> names;
     const std::string n = std::to_string(bytes);
     s.push_back({"plain " + n, [bytes] { return api.cuMemAlloc_v2(&p[0], bytes); }});
@@ -350,7 +357,8 @@ int Families(uint64_t over) {
   add("vmm map twice", [] { return api.cuMemMap(va + 8 * kMiB, 6 * kMiB, 0, h, 0); });
   add("vmm release while mapped", [] { return api.cuMemRelease(h); });
   add("vmm unmap", [] { return api.cuMemUnmap(va, 6 * kMiB); });
-  add("vmm retain", [] { return api.cuMemRetainAllocationHandle(&h2, reinterpret_cast<void*>(va + 8 * kMiB)); });
+  add("vmm retain",
+      [] { return api.cuMemRetainAllocationHandle(&h2, reinterpret_cast<void*>(va + 8 * kMiB)); });
   add("vmm unmap last", [] { return api.cuMemUnmap(va + 8 * kMiB, 6 * kMiB); });
   add("vmm release last", [] { return api.cuMemRelease(h2); });
   add("vmm release again", [] { return api.cuMemRelease(h2); });
@@ -385,7 +393,8 @@ int Told() {
   Check(api.cuDeviceTotalMem_v2(&device_total, device), "cuDeviceTotalMem");
   size_t only = 0;
   const CUresult null_free = api.cuMemGetInfo_v2(nullptr, &only);
-  std::printf("total %zu\nfree %zu\ndevice_total %zu\nnull_free %d %zu\n", total, free, device_total, null_free, only);
+  std::printf("total %zu\nfree %zu\ndevice_total %zu\nnull_free %d %zu\n", total, free, device_total,
+              null_free, only);
   void* lib = dlopen("libnvidia-ml.so.1", RTLD_NOW);
   reinterpret_cast<int (*)()>(dlsym(lib, "nvmlInit_v2"))();
   nv::nvmlDevice_t d;
@@ -393,10 +402,12 @@ int Told() {
   nv::nvmlMemory_t m1 = {};
   nv::nvmlMemory_v2_t m2 = {};
   m2.version = nv::kMemoryV2;
-  reinterpret_cast<int (*)(nv::nvmlDevice_t, nv::nvmlMemory_t*)>(dlsym(lib, "nvmlDeviceGetMemoryInfo"))(d, &m1);
-  reinterpret_cast<int (*)(nv::nvmlDevice_t, nv::nvmlMemory_v2_t*)>(dlsym(lib, "nvmlDeviceGetMemoryInfo_v2"))(d, &m2);
-  std::printf("nvml1 %llu %llu %llu\nnvml2 %llu %llu %llu %llu\n", m1.total, m1.free, m1.used, m2.total, m2.reserved,
-              m2.free, m2.used);
+  reinterpret_cast<int (*)(nv::nvmlDevice_t, nv::nvmlMemory_t*)>(dlsym(lib, "nvmlDeviceGetMemoryInfo"))(d,
+                                                                                                        &m1);
+  reinterpret_cast<int (*)(nv::nvmlDevice_t, nv::nvmlMemory_v2_t*)>(dlsym(lib, "nvmlDeviceGetMemoryInfo_v2"))(
+      d, &m2);
+  std::printf("nvml1 %llu %llu %llu\nnvml2 %llu %llu %llu %llu\n", m1.total, m1.free, m1.used, m2.total,
+              m2.reserved, m2.free, m2.used);
   return 0;
 }
 
@@ -417,10 +428,18 @@ int RaceMember(int index, uint64_t bytes, uint64_t start_ns) {
     CUresult r;
     const uint64_t begin = NowNs();
     switch (index % 4) {
-      case 0: r = api.cuMemAlloc_v2(&p, bytes); break;
-      case 1: r = api.cuMemCreate(&h, bytes, &prop, 0); break;
-      case 2: r = api.cuMemAllocAsync(&p, bytes, nullptr); break;
-      default: r = api.cuMemAllocManaged(&p, bytes, CU_MEM_ATTACH_GLOBAL); break;
+      case 0:
+        r = api.cuMemAlloc_v2(&p, bytes);
+        break;
+      case 1:
+        r = api.cuMemCreate(&h, bytes, &prop, 0);
+        break;
+      case 2:
+        r = api.cuMemAllocAsync(&p, bytes, nullptr);
+        break;
+      default:
+        r = api.cuMemAllocManaged(&p, bytes, CU_MEM_ATTACH_GLOBAL);
+        break;
     }
     const uint64_t end = NowNs();
     std::printf("call %" PRIu64 " %" PRIu64 " %d\n", begin, end, r);

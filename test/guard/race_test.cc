@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Many processes of one tenant at the cap, and deaths at any moment.
+#include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <cinttypes>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <sstream>
 #include <thread>
-
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "../support/sandbox.h"
 
@@ -46,9 +45,11 @@ TEST_P(Race, OfSixteenProcessesNeverExceedsTheCapAndWastesNothing) {
   Sandbox box;
   const std::string hold = box.dir() + "/go-on";
   box.SetEnv("PROBE_HOLD_FILE", hold);
-  Process run = box.Gpumux({"run", "--mem", "20GiB", "--", kProbe, "race", std::to_string(kMembers), std::to_string(kPiece)});
-  ASSERT_TRUE(WaitUntil("all sixteen were refused", [&] { return run.Out().find("all done") != std::string::npos; },
-                        std::chrono::seconds(90)))
+  Process run = box.Gpumux(
+      {"run", "--mem", "20GiB", "--", kProbe, "race", std::to_string(kMembers), std::to_string(kPiece)});
+  ASSERT_TRUE(WaitUntil(
+      "all sixteen were refused", [&] { return run.Out().find("all done") != std::string::npos; },
+      std::chrono::seconds(90)))
       << run.Out() << run.Err();
 
   std::vector<Call> granted, refused;
@@ -58,7 +59,8 @@ TEST_P(Race, OfSixteenProcessesNeverExceedsTheCapAndWastesNothing) {
     int member;
     Call call;
     uint64_t own, told;
-    if (sscanf(line.c_str(), "%d call %" SCNu64 " %" SCNu64 " %d", &member, &call.begin, &call.end, &call.code) == 4) {
+    if (sscanf(line.c_str(), "%d call %" SCNu64 " %" SCNu64 " %d", &member, &call.begin, &call.end,
+               &call.code) == 4) {
       ASSERT_TRUE(call.code == 0 || call.code == 2) << line;
       (call.code == 0 ? granted : refused).push_back(call);
     } else if (sscanf(line.c_str(), "%d own %" SCNu64, &member, &own) == 2) {
@@ -109,11 +111,12 @@ TEST(Kill, AHundredTenantsAtSeededMomentsLeaveAnExactLedger) {
   const std::string stop = box.dir() + "/stop";
   std::vector<Process> survivors;
   for (int i = 0; i < 2; i++) {
-    survivors.push_back(box.Gpumux({"run", "--mem", "8GiB", "--name", "survivor" + std::to_string(i), "--", kProbe,
-                                    "survive", std::to_string(7 * kGiB), stop}));
+    survivors.push_back(box.Gpumux({"run", "--mem", "8GiB", "--name", "survivor" + std::to_string(i), "--",
+                                    kProbe, "survive", std::to_string(7 * kGiB), stop}));
   }
   for (auto& s : survivors) {
-    ASSERT_TRUE(WaitUntil("the survivor works", [&] { return s.Out().find("working") != std::string::npos; })) << s.Err();
+    ASSERT_TRUE(WaitUntil("the survivor works", [&] { return s.Out().find("working") != std::string::npos; }))
+        << s.Err();
   }
   const auto before = box.StatusData();
 
@@ -121,21 +124,25 @@ TEST(Kill, AHundredTenantsAtSeededMomentsLeaveAnExactLedger) {
   constexpr int kTenants = 100, kAtOnce = 5;
   std::vector<Process> running;
   auto reap_one = [&] {
-    ASSERT_TRUE(WaitUntil("a killed tenant ended", [&] {
-      for (size_t i = 0; i < running.size(); i++) {
-        if (running[i].Ended()) {
-          const int code = running[i].Wait().exit_code;
-          EXPECT_EQ(code, 137) << running[i].Out() << running[i].Err();
-          running.erase(running.begin() + static_cast<long>(i));
-          return true;
-        }
-      }
-      return false;
-    }, std::chrono::seconds(60)));
+    ASSERT_TRUE(WaitUntil(
+        "a killed tenant ended",
+        [&] {
+          for (size_t i = 0; i < running.size(); i++) {
+            if (running[i].Ended()) {
+              const int code = running[i].Wait().exit_code;
+              EXPECT_EQ(code, 137) << running[i].Out() << running[i].Err();
+              running.erase(running.begin() + static_cast<long>(i));
+              return true;
+            }
+          }
+          return false;
+        },
+        std::chrono::seconds(60)));
   };
   for (int i = 0; i < kTenants; i++) {
     const uint64_t seed = random(), us = random() % 60'000;
-    Process p = box.Gpumux({"run", "--mem", "4GiB", "--", kProbe, "killed", std::to_string(seed), std::to_string(us)});
+    Process p = box.Gpumux(
+        {"run", "--mem", "4GiB", "--", kProbe, "killed", std::to_string(seed), std::to_string(us)});
     if (i % 4 == 3) {
       // `run` itself is killed too, at a moment that is as good as random.
       const uint64_t run_us = random() % 40'000;

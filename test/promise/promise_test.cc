@@ -2,13 +2,12 @@
 //
 // The main job, end to end on the software GPU: promises kept side by side,
 // what does not fit refused or waiting, one owner a GPU.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <fstream>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "../support/sandbox.h"
@@ -24,8 +23,10 @@ constexpr uint64_t kPromisableAtMost = 150754820096ull - 644939776ull;
 const std::string kProbe = Sandbox::TestProgram("guard_probe");
 
 // A tenant that holds `bytes` and works until `stop` exists.
-Process Hold(Sandbox& box, const std::string& name, const std::string& mem, uint64_t bytes, const std::string& stop) {
-  Process p = box.Gpumux({"run", "--mem", mem, "--name", name, "--", kProbe, "survive", std::to_string(bytes), stop});
+Process Hold(Sandbox& box, const std::string& name, const std::string& mem, uint64_t bytes,
+             const std::string& stop) {
+  Process p =
+      box.Gpumux({"run", "--mem", mem, "--name", name, "--", kProbe, "survive", std::to_string(bytes), stop});
   WaitUntil(name + " works", [&] { return p.Out().find("working") != std::string::npos || p.Ended(); });
   EXPECT_THAT(p.Out(), HasSubstr("working")) << p.Err();
   return p;
@@ -57,8 +58,8 @@ TEST(Promise, TwoTenantsKeepTheirsAndAGreedyOneIsStopped) {
   EXPECT_EQ(t["isolation"], "fault");
 
   // A third within its small promise, greedy beyond it.
-  const Outcome greedy =
-      box.RunGpumux({"run", "--mem", "2GiB", "--name", "greedy", "--", kProbe, "lookup", "handle", std::to_string(3 * kGiB)});
+  const Outcome greedy = box.RunGpumux({"run", "--mem", "2GiB", "--name", "greedy", "--", kProbe, "lookup",
+                                        "handle", std::to_string(3 * kGiB)});
   EXPECT_EQ(greedy.out, "small 0\nlarge 2\n") << greedy.err;
 
   std::ofstream(stop).put('\n');
@@ -78,7 +79,8 @@ TEST(Promise, WhatDoesNotFitIsRefusedWithTheSumOrWaitsAndThenRuns) {
   EXPECT_THAT(refused.err, HasSubstr("100.0 "));
   EXPECT_THAT(refused.err, HasSubstr("--wait"));
 
-  const Outcome timed_out = box.RunGpumux({"run", "--mem", "60GiB", "--wait=300ms", "--", "/bin/echo", "ran"});
+  const Outcome timed_out =
+      box.RunGpumux({"run", "--mem", "60GiB", "--wait=300ms", "--", "/bin/echo", "ran"});
   EXPECT_EQ(timed_out.exit_code, 5);
   EXPECT_EQ(timed_out.out, "");
 
@@ -110,7 +112,8 @@ TEST(Promise, AWaitingRequestIsCancelledByItsDeath) {
   WaitUntil("it waits", [&] { return !Tenant(box, "second").is_null(); });
   b.Signal(SIGKILL);
   b.Wait();
-  WaitUntil("nobody waits", [&] { return Tenant(box, "first").is_null() && Tenant(box, "second").is_null(); });
+  WaitUntil("nobody waits",
+            [&] { return Tenant(box, "first").is_null() && Tenant(box, "second").is_null(); });
   // What fits is not held up by those who left.
   EXPECT_EQ(box.RunGpumux({"run", "--mem", "20GiB", "--no-wait", "--", "/bin/true"}).exit_code, 0);
   std::ofstream(stop).put('\n');
@@ -122,7 +125,8 @@ TEST(Promise, ExclusiveMeansAlone) {
   const std::string stop = box.dir() + "/stop";
   Process alone = box.Gpumux({"run", "--mode", "exclusive", "--name", "alone", "--", kProbe, "survive",
                               std::to_string(120 * kGiB), stop});
-  ASSERT_TRUE(WaitUntil("it works", [&] { return alone.Out().find("working") != std::string::npos; })) << alone.Err();
+  ASSERT_TRUE(WaitUntil("it works", [&] { return alone.Out().find("working") != std::string::npos; }))
+      << alone.Err();
   EXPECT_EQ(box.StatusData()["gpus"][0]["mode"], "exclusive");
   EXPECT_EQ(box.RunGpumux({"run", "--mem", "1GiB", "--no-wait", "--", "/bin/true"}).exit_code, 4);
   std::ofstream(stop).put('\n');
@@ -143,23 +147,29 @@ TEST(Promise, BytesOfATenantThatDiesComeBack) {
   Process p = Hold(box, "dies", "100GiB", 90 * kGiB, box.dir() + "/never");
   const auto t = Tenant(box, "dies");
   ASSERT_FALSE(t["members"].empty());
-  kill(t["members"][0].is_object() ? t["members"][0]["pid"].get<pid_t>() : t["members"][0].get<pid_t>(), SIGKILL);
+  kill(t["members"][0].is_object() ? t["members"][0]["pid"].get<pid_t>() : t["members"][0].get<pid_t>(),
+       SIGKILL);
   EXPECT_EQ(p.Wait().exit_code, 137);
-  EXPECT_EQ(box.RunGpumux({"run", "--mem", "100GiB", "--", kProbe, "lookup", "handle", std::to_string(90 * kGiB)}).out,
-            "small 0\nlarge 0\n");
+  EXPECT_EQ(
+      box.RunGpumux({"run", "--mem", "100GiB", "--", kProbe, "lookup", "handle", std::to_string(90 * kGiB)})
+          .out,
+      "small 0\nlarge 0\n");
 }
 
 TEST(Promise, SeveralGpusAreIdentifiedByUuidAndPromisedTogether) {
   Sandbox box("2xH200");
   const std::string stop = box.dir() + "/stop";
-  Process both = box.Gpumux({"run", "--gpu", "auto:2", "--mem", "100GiB", "--name", "both", "--", kProbe, "survive",
-                             std::to_string(90 * kGiB), stop});
-  ASSERT_TRUE(WaitUntil("it works", [&] { return both.Out().find("working") != std::string::npos; })) << both.Err();
+  Process both = box.Gpumux({"run", "--gpu", "auto:2", "--mem", "100GiB", "--name", "both", "--", kProbe,
+                             "survive", std::to_string(90 * kGiB), stop});
+  ASSERT_TRUE(WaitUntil("it works", [&] { return both.Out().find("working") != std::string::npos; }))
+      << both.Err();
   const auto t = Tenant(box, "both");
   EXPECT_EQ(t["gpus"].size(), 2u);
   for (const auto& gpu : box.StatusData()["gpus"]) EXPECT_EQ(gpu["mem_guaranteed_bytes"], 100 * kGiB);
-  EXPECT_EQ(box.RunGpumux({"run", "--gpu", "1", "--mem", "60GiB", "--no-wait", "--", "/bin/true"}).exit_code, 4);
-  EXPECT_EQ(box.RunGpumux({"run", "--gpu", "1", "--mem", "20GiB", "--no-wait", "--", "/bin/true"}).exit_code, 0);
+  EXPECT_EQ(box.RunGpumux({"run", "--gpu", "1", "--mem", "60GiB", "--no-wait", "--", "/bin/true"}).exit_code,
+            4);
+  EXPECT_EQ(box.RunGpumux({"run", "--gpu", "1", "--mem", "20GiB", "--no-wait", "--", "/bin/true"}).exit_code,
+            0);
   EXPECT_EQ(box.RunGpumux({"run", "--gpu", "7", "--mem", "1GiB", "--", "/bin/true"}).exit_code, 6);
   std::ofstream(stop).put('\n');
   EXPECT_EQ(both.Wait().exit_code, 0);
@@ -215,7 +225,8 @@ TEST_F(TwoUsers, RacingForTheGpuGiveItToOneOfThem) {
   std::vector<Process> runs;
   for (int i = 0; i < 4; i++) {
     Sandbox& box = i % 2 == 0 ? ann_ : bob_;
-    runs.push_back(box.Gpumux({"run", "--mem", "20GiB", "--no-wait", "--", kProbe, "survive", std::to_string(kGiB), stop}));
+    runs.push_back(box.Gpumux(
+        {"run", "--mem", "20GiB", "--no-wait", "--", kProbe, "survive", std::to_string(kGiB), stop}));
   }
   // Each is refused or works; those that work are of one user.
   ASSERT_TRUE(WaitUntil("each is refused or works", [&] {
@@ -224,7 +235,8 @@ TEST_F(TwoUsers, RacingForTheGpuGiveItToOneOfThem) {
     }
     return true;
   }));
-  const bool ann_works = !runs[0].Ended() || !runs[2].Ended(), bob_works = !runs[1].Ended() || !runs[3].Ended();
+  const bool ann_works = !runs[0].Ended() || !runs[2].Ended(),
+             bob_works = !runs[1].Ended() || !runs[3].Ended();
   EXPECT_NE(ann_works, bob_works);
   std::ofstream(stop).put('\n');
   for (auto& r : runs) {

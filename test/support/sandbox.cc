@@ -2,6 +2,7 @@
 #include "sandbox.h"
 
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -11,11 +12,9 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
-
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 namespace gpumux::test {
 
@@ -63,7 +62,8 @@ Outcome Process::Wait(std::chrono::seconds limit) {
   const auto deadline = std::chrono::steady_clock::now() + limit;
   while (!Ended()) {
     if (std::chrono::steady_clock::now() > deadline) {
-      ADD_FAILURE() << "process " << pid_ << " did not end within " << limit.count() << " s; stderr:\n" << Err();
+      ADD_FAILURE() << "process " << pid_ << " did not end within " << limit.count() << " s; stderr:\n"
+                    << Err();
       kill(pid_, SIGKILL);
       int status = 0;
       waitpid(pid_, &status, 0);
@@ -92,7 +92,8 @@ Sandbox::Sandbox(const std::string& spec) {
   mkdir(runtime_dir_.c_str(), 0700);
   mkdir(softgpu_dir_.c_str(), 0777);
   chmod(softgpu_dir_.c_str(), 01777);
-  for (const char* key : {"PATH", "HOME", "LANG", "LC_ALL", "ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"}) {
+  for (const char* key :
+       {"PATH", "HOME", "LANG", "LC_ALL", "ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"}) {
     if (const char* value = getenv(key)) env_[key] = value;
   }
   env_["GPUMUX_RUNTIME_DIR"] = runtime_dir_;
@@ -158,7 +159,8 @@ Process Sandbox::Start(const std::vector<std::string>& argv) {
   std::vector<char*> env;
   for (auto& e : env_strings) env.push_back(e.data());
   env.push_back(nullptr);
-  if (uid_ != 0 && chown(runtime_dir_.c_str(), uid_, uid_) != 0) ADD_FAILURE() << "chown: " << strerror(errno);
+  if (uid_ != 0 && chown(runtime_dir_.c_str(), uid_, uid_) != 0)
+    ADD_FAILURE() << "chown: " << strerror(errno);
   const pid_t pid = fork();
   if (pid == 0) {
     const int in = open("/dev/null", O_RDONLY);
@@ -211,7 +213,8 @@ pid_t Sandbox::DaemonPid() {
   return 0;
 }
 
-bool WaitUntil(const std::string& what, const std::function<bool()>& condition, std::chrono::milliseconds limit) {
+bool WaitUntil(const std::string& what, const std::function<bool()>& condition,
+               std::chrono::milliseconds limit) {
   const auto deadline = std::chrono::steady_clock::now() + limit;
   while (!condition()) {
     if (std::chrono::steady_clock::now() > deadline) {

@@ -90,12 +90,12 @@ extern "C" {
 /* One GPU of the tenant as the daemon sees it. Written by the daemon with
  * relaxed stores; each field is meaningful by itself. 128 bytes. */
 struct gpumux_gpu_limit {
-  uint8_t uuid[16];             /* as cuDeviceGetUuid returns it */
-  uint64_t guaranteed_bytes;    /* never taken back while the lease lives */
-  uint64_t limit_bytes;         /* what the program is told as the total */
-  uint64_t granted_bytes;       /* credit of all its processes and their overheads, at the last change */
-  uint64_t device_total_bytes;  /* physical, as NVML says */
-  uint64_t context_bytes;       /* charged beforehand for a context of one process */
+  uint8_t uuid[16];            /* as cuDeviceGetUuid returns it */
+  uint64_t guaranteed_bytes;   /* never taken back while the lease lives */
+  uint64_t limit_bytes;        /* what the program is told as the total */
+  uint64_t granted_bytes;      /* credit of all its processes and their overheads, at the last change */
+  uint64_t device_total_bytes; /* physical, as NVML says */
+  uint64_t context_bytes;      /* charged beforehand for a context of one process */
   uint64_t reserved[9];
 };
 
@@ -103,10 +103,10 @@ struct gpumux_limits_page {
   uint32_t magic;
   uint32_t version;
   uint32_t gpu_count;
-  uint32_t state;             /* GPUMUX_STATE_*; atomic */
-  uint32_t strict;            /* 1: never run without enforcement */
-  uint32_t simulated;         /* 1: software GPU */
-  uint64_t daemon_heartbeat;  /* CLOCK_MONOTONIC ns of the daemon's last tick; atomic */
+  uint32_t state;            /* GPUMUX_STATE_*; atomic */
+  uint32_t strict;           /* 1: never run without enforcement */
+  uint32_t simulated;        /* 1: software GPU */
+  uint64_t daemon_heartbeat; /* CLOCK_MONOTONIC ns of the daemon's last tick; atomic */
   char tenant_id[GPUMUX_TENANT_ID_BYTES];
   uint64_t reserved[7];
   struct gpumux_gpu_limit gpus[GPUMUX_MAX_GPUS];

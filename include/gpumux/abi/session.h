@@ -58,9 +58,9 @@ extern "C" {
 
 /* Where a tenant's processes find the session: set by `run`, kept by the
  * guard's exec wrappers. Absent: the guard does nothing at all. */
-#define GPUMUX_ENV_SESSION "GPUMUX_SESSION"     /* path of the socket */
-#define GPUMUX_ENV_TENANT "GPUMUX_TENANT"       /* tenant id: a hint, see above */
-#define GPUMUX_ENV_STRICT "GPUMUX_STRICT"       /* "1": no CUDA without enforcement */
+#define GPUMUX_ENV_SESSION "GPUMUX_SESSION" /* path of the socket */
+#define GPUMUX_ENV_TENANT "GPUMUX_TENANT"   /* tenant id: a hint, see above */
+#define GPUMUX_ENV_STRICT "GPUMUX_STRICT"   /* "1": no CUDA without enforcement */
 
 struct gpumux_frame {
   uint32_t magic;
@@ -92,12 +92,12 @@ enum gpumux_message {
 /* Why a guard or a request was refused. */
 enum gpumux_reason {
   GPUMUX_REASON_NONE = 0,
-  GPUMUX_REASON_NOT_A_TENANT = 1,   /* no lease covers this process */
+  GPUMUX_REASON_NOT_A_TENANT = 1, /* no lease covers this process */
   GPUMUX_REASON_OTHER_VERSION = 2,
-  GPUMUX_REASON_LIMIT = 3,          /* the tenant's own limit */
-  GPUMUX_REASON_DEVICE_FULL = 4,    /* within the limit, but the GPU has no promisable bytes left */
+  GPUMUX_REASON_LIMIT = 3,       /* the tenant's own limit */
+  GPUMUX_REASON_DEVICE_FULL = 4, /* within the limit, but the GPU has no promisable bytes left */
   GPUMUX_REASON_STOPPING = 5,
-  GPUMUX_REASON_TOO_MANY = 6,       /* processes or requests of this peer */
+  GPUMUX_REASON_TOO_MANY = 6, /* processes or requests of this peer */
   GPUMUX_REASON_INTERNAL = 7,
 };
 
@@ -118,9 +118,9 @@ struct gpumux_guard_welcome {
 };
 
 struct gpumux_refused {
-  uint32_t reason; /* enum gpumux_reason */
+  uint32_t reason;   /* enum gpumux_reason */
   int32_t exit_code; /* for `run` */
-  char text[512]; /* for a person; NUL-terminated */
+  char text[512];    /* for a person; NUL-terminated */
 };
 
 struct gpumux_credit_request {
