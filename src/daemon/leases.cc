@@ -2,6 +2,7 @@
 #include "daemon/leases.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -18,6 +19,7 @@ namespace gpumux::daemon {
 namespace {
 // How long `run` waits for the figures of processes that outlive its child.
 constexpr Time kSummaryPatience = std::chrono::seconds(2);
+constexpr Time kStopPoll = std::chrono::milliseconds(20);
 constexpr Time kKillAgain = std::chrono::seconds(1);
 }  // namespace
 
@@ -286,10 +288,12 @@ void Leases::Signal(Tenant& tenant, int signal) {
   auto tree = OpenTree(roots);
   for (const auto& [process, pidfd] : tree) SendSignal(pidfd, signal);
   // Whoever loses its parent meanwhile is still found at the next signal.
-  for (const auto& [process, pidfd] : tenant.stopped_processes) {
+  for (auto& [process, pidfd] : tenant.stopped_processes) {
     const bool again =
-        std::any_of(tree.begin(), tree.end(), [&](const auto& each) { return each.first == process; });
-    if (!again) SendSignal(pidfd, signal);
+        std::any_of(tree.begin(), tree.end(), [&p = process](const auto& each) { return each.first == p; });
+    if (again) continue;
+    SendSignal(pidfd, signal);
+    tree.emplace_back(process, std::move(pidfd));
   }
   tenant.stopped_processes = std::move(tree);
 }
@@ -307,6 +311,16 @@ void Leases::CheckEnd(Tenant& tenant) {
   if (tenant.state == TenantState::kEnded || !tenant.child_ended || !tenant.members.empty()) return;
   // The exit code comes with RunEnded, unless `run` is gone.
   if (!tenant.ended && tenant.session != 0) return;
+  // A stop ends with the last of those that it was sent to, however long they
+  // take of the grace time, not with the program that started them.
+  for (const auto& [process, pidfd] : tenant.stopped_processes) {
+    pollfd poll{pidfd.get(), POLLIN, 0};
+    if (::poll(&poll, 1, 0) == 1) continue;
+    tenant.stop_poll = loop_.After(kStopPoll, [this, id = tenant.id] {
+      if (Tenant* again = tenants_.Find(id)) CheckEnd(*again);
+    });
+    return;
+  }
   tenant.state = TenantState::kEnded;
   // Not from within a callback that holds the tenant.
   loop_.Post([this, id = tenant.id] {
@@ -337,6 +351,7 @@ void Leases::End(Tenant& tenant) {
   SendSummary(tenant);
   tenant.child_death = {};
   tenant.stop_timer = {};
+  tenant.stop_poll = {};
   tenant.time_limit = {};
   tenant.stopped_processes.clear();
   tenant.pages.reset();

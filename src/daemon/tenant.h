@@ -97,7 +97,7 @@ struct Tenant {
   bool summary_due = false;  // RunEnded was said; the answer waits for the tenant's end
   EventLoop::Watch summary_timer, time_limit;
   std::string stop_reason;
-  EventLoop::Watch stop_timer;
+  EventLoop::Watch stop_timer, stop_poll;
   std::vector<std::pair<ProcessName, UniqueFd>> stopped_processes;  // that got the stop's signal
   Refusals refusals_of_dead;
   uint64_t launches_of_dead = 0;
