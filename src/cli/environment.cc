@@ -42,7 +42,7 @@ std::vector<std::string> TenantEnvironment(const char* const* ours,
   for (const auto& [name, front] : prepend) {
     if (const auto both = set.find(name); both != set.end()) changed[name] = PutInFront(front, both->second);
   }
-  for (const auto& [name, value] : changed) out.push_back(name + "=" + value);
+  for (const auto& [name, value] : changed) out.push_back(std::string(name).append("=").append(value));
   return out;
 }
 

@@ -45,7 +45,8 @@ Result<std::string> FindProgram(const std::string& command) {
   for (size_t begin = 0; begin <= list.size();) {
     const size_t end = std::min(list.find(':', begin), list.size());
     const std::string folder = end == begin ? "." : list.substr(begin, end - begin);
-    const std::string candidate = folder + "/" + command;
+    std::string candidate = folder;
+    candidate.append("/").append(command);
     const Found found = Look(candidate);
     if (found == Found::kYes) return candidate;
     if (found == Found::kNotExecutable && refused.empty()) refused = candidate;

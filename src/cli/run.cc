@@ -118,7 +118,7 @@ class Waiting {
           break;
         case SessionEvent::Type::kGranted:
           line_.Clear();
-          return {.granted = std::move(**event), .exit_status = 0};
+          return {.granted = std::move(*event), .exit_status = 0};
         case SessionEvent::Type::kRefused:
           return RefusedByDaemon(**event);
         case SessionEvent::Type::kClosed:

@@ -32,7 +32,7 @@ Result<std::string> StatusFromNvml(const gpu::GpuSource& source) {
       Unknown(gpu, key, kNoDaemon);
     }
     if (const auto memory = (*nvml)->Memory(device.uuid)) {
-      gpu["mem_total_bytes"] = memory->total_bytes - memory->reserved_bytes;
+      gpu["mem_total_bytes"] = memory->total_bytes;
       gpu["mem_reserve_bytes"] = memory->reserved_bytes;
       gpu["mem_device_used_bytes"] = memory->used_bytes;
       // Without a daemon nobody has a promise: whatever is used is unmanaged,

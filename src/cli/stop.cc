@@ -42,7 +42,7 @@ Result<Target> FindTenant(const ApiClient& client, const std::string& word) {
   const nlohmann::json& tenants = At(At(json, "data"), "tenants");
   if (!tenants.is_array()) return Fail(Code::kInternal, "the daemon's answer is not understood");
   for (const nlohmann::json& tenant : tenants) {
-    const Target target{TextAt(tenant, "id"), TextAt(tenant, "name")};
+    Target target{TextAt(tenant, "id"), TextAt(tenant, "name")};
     if (target.id == word) return target;
     if (target.name == word) named.push_back(target);
   }

@@ -28,7 +28,7 @@ std::string Gib(const std::optional<uint64_t>& bytes) {
   return bytes ? fmt::format("{:.1f}", static_cast<double>(*bytes) / static_cast<double>(kGiB)) : kUnknown;
 }
 
-std::string OrUnknown(std::string text) { return text.empty() ? kUnknown : text; }
+std::string OrUnknown(const std::string& text) { return text.empty() ? kUnknown : text; }
 
 const Json& ListAt(const Json& object, const char* key) {
   static const Json kEmpty = Json::array();

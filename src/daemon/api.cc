@@ -31,7 +31,7 @@ ApiServer::Response Api::Handle(const ApiServer::Request& request) {
   return NoSuchPath(request);
 }
 
-ApiServer::Response Api::Tenant(const ApiServer::Request& request, std::string rest) {
+ApiServer::Response Api::Tenant(const ApiServer::Request& request, const std::string& rest) {
   const size_t slash = rest.find('/');
   const std::string id = rest.substr(0, slash);
   const std::string action = slash == std::string::npos ? "" : rest.substr(slash + 1);

@@ -17,7 +17,7 @@ class Api {
   ApiServer::Response Handle(const ApiServer::Request& request);
 
  private:
-  ApiServer::Response Tenant(const ApiServer::Request& request, std::string rest);
+  ApiServer::Response Tenant(const ApiServer::Request& request, const std::string& rest);
   Status MayChange(const std::string& id, const ipc::PeerIdentity& peer) const;
 
   Report& report_;

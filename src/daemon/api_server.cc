@@ -93,7 +93,7 @@ struct ApiServer::Impl::Connection : std::enable_shared_from_this<Connection> {
                       [self = shared_from_this(), keep_alive](beast::error_code error, size_t) {
                         if (!error && keep_alive) return self->Read();
                         beast::error_code ignored;
-                        self->stream.socket().shutdown(Protocol::socket::shutdown_both, ignored);
+                        (void)self->stream.socket().shutdown(Protocol::socket::shutdown_both, ignored);
                       });
   }
 
@@ -117,7 +117,7 @@ void ApiServer::Impl::Accept() {
     if (!peer || connections >= kMaxConnections) continue;
     Protocol::socket socket(loop.impl().context);
     beast::error_code error;
-    socket.assign(Protocol(), fd->get(), error);
+    (void)socket.assign(Protocol(), fd->get(), error);
     if (error) continue;
     fd->release();
     std::make_shared<Connection>(*this, std::move(socket), *peer)->Read();

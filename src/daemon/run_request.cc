@@ -30,7 +30,7 @@ tl::unexpected<Error> Bad(std::string_view member, std::string_view what) {
 
 Result<Json> Parse(std::string_view text) {
   bool too_deep = false;
-  const Json json = Json::parse(
+  Json json = Json::parse(
       text.begin(), text.end(),
       [&](int depth, Json::parse_event_t, Json&) {
         too_deep |= depth > kMaxDepth;

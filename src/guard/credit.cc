@@ -19,15 +19,15 @@ bool TakeFromCredit(gpumux_process_gpu* g, uint64_t bytes) {
 }
 
 // No daemon answers: the rule of gpumux_tenant_page. The limits page keeps what
-// was granted last, so the sum over all processes stays within the limit.
+// was granted last, so the sum over all processes stays within the guarantee.
 bool TakeAsOrphan(int slot, uint64_t bytes) {
   const gpumux_gpu_limit& limit = Limits()->gpus[slot];
-  const uint64_t limit_bytes = __atomic_load_n(&limit.limit_bytes, __ATOMIC_SEQ_CST);
+  const uint64_t guaranteed = __atomic_load_n(&limit.guaranteed_bytes, __ATOMIC_SEQ_CST);
   const uint64_t granted = __atomic_load_n(&limit.granted_bytes, __ATOMIC_SEQ_CST);
   uint64_t* taken = &TenantPage()->orphan_taken_bytes[slot];
   uint64_t now = __atomic_load_n(taken, __ATOMIC_SEQ_CST);
   for (;;) {
-    if (granted > limit_bytes || now > limit_bytes - granted || bytes > limit_bytes - granted - now)
+    if (granted > guaranteed || now > guaranteed - granted || bytes > guaranteed - granted - now)
       return false;
     if (__atomic_compare_exchange_n(taken, &now, now + bytes, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
       return true;

@@ -3,9 +3,11 @@
 // The guard in front of the software GPU's driver, under a real daemon.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <cinttypes>
+#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -105,6 +107,26 @@ TEST(Guard, WithoutADaemonTheProgramRunsAndAStrictOneDoesNot) {
   EXPECT_EQ(box.Run({kProbe, "lookup", "handle", std::to_string(3 * kGiB)}).out, "small 0\nlarge 0\n");
   box.SetEnv("GPUMUX_STRICT", "1");
   EXPECT_EQ(box.Run({kProbe, "lookup", "handle", std::to_string(3 * kGiB)}).out, "cuInit failed: 800\n");
+}
+
+TEST(Guard, KeepsTheGuaranteeAndNoMoreWhenItsDaemonDies) {
+  // Burst beyond the guarantee is the daemon's to give: 2 GiB guaranteed, 20 allowed.
+  Sandbox box;
+  const std::string go_on = box.dir() + "/go-on";
+  box.SetEnv("PROBE_HOLD_FILE", go_on);
+  Process p = box.Gpumux({"run", "--mem", "2GiB:20GiB", "--", kProbe, "orphan"});
+  ASSERT_TRUE(WaitUntil("it holds", [&] { return p.Out().find("ready") != std::string::npos; })) << p.Err();
+  ASSERT_EQ(kill(box.DaemonPid(), SIGKILL), 0);
+  WaitUntil("the daemon is gone", [&] { return box.DaemonPid() == 0; });
+  std::ofstream(go_on).put('\n');
+  const Outcome o = p.Wait();
+  EXPECT_EQ(o.exit_code, 0) << o.out << o.err;
+  uint64_t taken = 0;
+  int code = -1;
+  ASSERT_EQ(sscanf(o.out.c_str(), "ready\ntaken %" SCNu64 " then %d", &taken, &code), 2) << o.out;
+  EXPECT_EQ(code, 2);
+  EXPECT_LE(taken + 543162368, 2u * kGiB);
+  EXPECT_GE(taken + 543162368 + 100 * kMiB, 2u * kGiB) << "the guarantee is there without a daemon too";
 }
 
 // --- families ---------------------------------------------------------------------

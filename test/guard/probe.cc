@@ -592,6 +592,20 @@ int Survive(uint64_t bytes, const char* stop) {
   return 0;
 }
 
+// Waits for its daemon's death, then takes memory until it is refused.
+int Orphan() {
+  StartUp();
+  std::printf("ready\n");
+  const char* hold = getenv("PROBE_HOLD_FILE");
+  while (hold && access(hold, F_OK) != 0) usleep(2000);
+  uint64_t taken = 0;
+  CUdeviceptr p = 0;
+  CUresult r;
+  while ((r = api.cuMemAlloc_v2(&p, 32 * kMiB)) == CUDA_SUCCESS) taken += 32 * kMiB;
+  std::printf("taken %" PRIu64 " then %d\n", taken, r);
+  return 0;
+}
+
 // --- forks ------------------------------------------------------------------------
 
 // A fork before CUDA is used: both sides are processes of the tenant.
@@ -649,6 +663,7 @@ int main(int argc, char** argv) {
   if (a[0] == "race-member") return RaceMember(static_cast<int>(number(1)), number(2), number(3));
   if (a[0] == "killed") return Killed(number(1), number(2));
   if (a[0] == "survive") return Survive(number(1), a.at(2).c_str());
+  if (a[0] == "orphan") return Orphan();
   if (a[0] == "fork-before") return ForkBefore(number(1));
   if (a[0] == "fork-after") return ForkAfter();
   std::fprintf(stderr, "unknown: %s\n", a[0].c_str());

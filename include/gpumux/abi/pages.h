@@ -114,9 +114,10 @@ struct gpumux_limits_page {
 
 /* Bytes that processes granted themselves while no daemon answered. A process
  * adds (never subtracts) under the rule
- *   granted_bytes (limits page) + orphan_taken_bytes + n <= limit_bytes,
- * so a death can only lose room, never exceed the limit. The next daemon folds
- * the sum into its ledger. */
+ *   granted_bytes + orphan_taken_bytes + n <= max(guaranteed_bytes, granted_bytes)
+ * with the limits page's figures: burst bytes beyond the guarantee are the
+ * daemon's to give, since two tenants could take the same. A death can only lose
+ * room, never exceed the promise. The next daemon folds the sum into its ledger. */
 struct gpumux_tenant_page {
   uint32_t magic;
   uint32_t version;
