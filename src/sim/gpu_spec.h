@@ -6,9 +6,9 @@
 
 namespace gpumux::sim {
 
-// What the model knows of a GPU. Every figure was measured on the GPU that the
-// spec is named after, with the driver named there; docs/design/software-gpu.md
-// lists how.
+// What the model knows of how a GPU is shared. The figures of the H200 were
+// measured, with the driver named there (docs/design/software-gpu.md lists
+// how); those of other GPUs follow from them and are assumed (gpu_models.h).
 struct GpuSpec {
   // Memory, in bytes.
   uint64_t nvml_total;            // what NVML calls total (v2: reserved + the next)
