@@ -40,6 +40,20 @@ Result<std::string> ReadSmallFile(const std::string& path, size_t limit) {
   return out;
 }
 
+// Strings that end with a NUL each; the last may lack it.
+std::vector<std::string> ReadStrings(const std::string& path, size_t limit) {
+  std::vector<std::string> strings;
+  const auto text = ReadSmallFile(path, limit);
+  if (!text) return strings;
+  size_t begin = 0;
+  while (begin < text->size()) {
+    const size_t end = std::min(text->find('\0', begin), text->size());
+    strings.push_back(text->substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return strings;
+}
+
 template <typename T>
 bool ParseNumber(std::string_view text, T& value) {
   const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -85,16 +99,11 @@ Result<ProcessStat> ReadProcessStat(pid_t pid, const std::string& proc_root) {
 }
 
 std::vector<std::string> ReadCommandLine(pid_t pid, const std::string& proc_root) {
-  std::vector<std::string> arguments;
-  const auto text = ReadSmallFile(fmt::format("{}/{}/cmdline", proc_root, pid), 64 * 1024);
-  if (!text) return arguments;
-  size_t begin = 0;
-  while (begin < text->size()) {
-    const size_t end = std::min(text->find('\0', begin), text->size());
-    arguments.push_back(text->substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return arguments;
+  return ReadStrings(fmt::format("{}/{}/cmdline", proc_root, pid), 64 * 1024);
+}
+
+std::vector<std::string> ReadEnvironment(pid_t pid, const std::string& proc_root) {
+  return ReadStrings(fmt::format("{}/{}/environ", proc_root, pid), 256 * 1024);
 }
 
 std::vector<pid_t> ListProcesses(const std::string& proc_root) {

@@ -31,6 +31,10 @@ Result<ProcessStat> ParseProcessStat(std::string_view line);
 // argv of a process; empty for a kernel thread, a zombie, or one we may not see.
 std::vector<std::string> ReadCommandLine(pid_t pid, const std::string& proc_root = "/proc");
 
+// "NAME=value" of a process, as it was when it was executed; empty as above.
+// Of a large environment the first 256 KiB.
+std::vector<std::string> ReadEnvironment(pid_t pid, const std::string& proc_root = "/proc");
+
 // Every pid of /proc, in no order. For walking a process tree.
 std::vector<pid_t> ListProcesses(const std::string& proc_root = "/proc");
 

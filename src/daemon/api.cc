@@ -2,7 +2,6 @@
 #include "daemon/api.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include "daemon/user_name.h"
 
@@ -58,7 +57,7 @@ Status Api::MayChange(const std::string& id, const ipc::PeerIdentity& peer) cons
     if (waiter.id == id) owner = waiter.uid;
   }
   if (!owner) return Fail(Code::kNotFound, "there is no tenant of that id", "see them with: gpumux ps");
-  if (peer.uid == 0 || peer.uid == *owner || peer.uid == ::getuid()) return {};
+  if (!IsStranger(peer.uid) || peer.uid == *owner) return {};
   return Fail(Code::kDenied, fmt::format("the tenant is {}'s", UserName(*owner)), "ask them, or root");
 }
 

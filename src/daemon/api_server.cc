@@ -7,9 +7,11 @@
 #include <boost/beast/core/basic_stream.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http.hpp>
+#include <map>
 
 #include "base/log.h"
 #include "daemon/event_loop_asio.h"
+#include "daemon/user_name.h"
 
 namespace gpumux::daemon {
 
@@ -21,7 +23,11 @@ namespace http = beast::http;
 using Protocol = asio::local::stream_protocol;
 using Stream = beast::basic_stream<Protocol>;
 
-constexpr size_t kMaxConnections = 256;
+// Of all who are not the daemon's user or root, and of each of them: these two
+// can still look and stop when others do their worst.
+constexpr size_t kMaxOfStrangers = 256;
+constexpr size_t kMaxPerStranger = 32;
+constexpr auto kAcceptPause = std::chrono::milliseconds(200);
 constexpr uint32_t kMaxHeaderBytes = 8192;
 constexpr uint64_t kMaxBodyBytes = 65536;
 constexpr auto kPatience = std::chrono::seconds(10);
@@ -35,18 +41,33 @@ struct ApiServer::Impl {
   EventLoop& loop;
   std::function<Response(const Request&)> handle;
   ipc::UnixListener listener;
-  EventLoop::Watch watch;
-  size_t connections = 0;
+  EventLoop::Watch watch, accept_again;
+  std::map<uid_t, size_t> strangers;  // their connections
+  size_t of_strangers = 0;
 
+  bool MayConnect(uid_t uid) const {
+    const auto it = strangers.find(uid);
+    return !IsStranger(uid) ||
+           (of_strangers < kMaxOfStrangers && (it == strangers.end() || it->second < kMaxPerStranger));
+  }
+  void StartAccepting() {
+    watch = loop.OnReadable(listener.fd(), [this] { Accept(); });
+  }
   void Accept();
 };
 
 struct ApiServer::Impl::Connection : std::enable_shared_from_this<Connection> {
   Connection(Impl& s, Protocol::socket socket, ipc::PeerIdentity p)
       : server(s), stream(std::move(socket)), peer(p) {
-    ++server.connections;
+    if (!IsStranger(peer.uid)) return;
+    ++server.of_strangers;
+    ++server.strangers[peer.uid];
   }
-  ~Connection() { --server.connections; }
+  ~Connection() {
+    if (!IsStranger(peer.uid)) return;
+    --server.of_strangers;
+    if (--server.strangers[peer.uid] == 0) server.strangers.erase(peer.uid);
+  }
 
   void Read() {
     parser.emplace();
@@ -109,12 +130,15 @@ void ApiServer::Impl::Accept() {
   for (int i = 0; i < kAcceptsAtOnce; ++i) {
     auto fd = listener.Accept();
     if (!fd) {
+      // No descriptor is left: looking again at once would only burn the processor.
       LogError("API socket: {}", fd.error().ToString());
+      watch = {};
+      accept_again = loop.After(kAcceptPause, [this] { StartAccepting(); });
       return;
     }
     if (!fd->valid()) return;
     const auto peer = ipc::PeerOf(fd->get());
-    if (!peer || connections >= kMaxConnections) continue;
+    if (!peer || !MayConnect(peer->uid)) continue;
     Protocol::socket socket(loop.impl().context);
     beast::error_code error;
     (void)socket.assign(Protocol(), fd->get(), error);
@@ -125,14 +149,14 @@ void ApiServer::Impl::Accept() {
 }
 
 ApiServer::ApiServer(EventLoop& loop, std::function<Response(const Request&)> handle)
-    : impl_(new Impl{loop, std::move(handle), {}, {}, 0}) {}
+    : impl_(new Impl{loop, std::move(handle), {}, {}, {}, {}}) {}
 ApiServer::~ApiServer() = default;
 
 Status ApiServer::Listen(const std::string& path, mode_t mode) {
   auto listener = ipc::UnixListener::Listen(path, SOCK_STREAM, mode);
   if (!listener) return tl::unexpected(listener.error());
   impl_->listener = std::move(*listener);
-  impl_->watch = impl_->loop.OnReadable(impl_->listener.fd(), [impl = impl_.get()] { impl->Accept(); });
+  impl_->StartAccepting();
   return {};
 }
 

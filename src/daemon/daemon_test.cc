@@ -6,7 +6,12 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
+
+#include <array>
+#include <fstream>
 
 #include "base/process.h"
 #include "base/units.h"
@@ -88,6 +93,9 @@ TEST_F(DaemonTest, KeepsAPromiseFromRequestToReturnedBytes) {
 
   json tenant = TenantOf(id);
   EXPECT_EQ(tenant["mem_used_bytes"], 10 * kGiB + kContext + kShare);
+  // What is charged ahead is shown: used + allowance + told free is the limit.
+  EXPECT_EQ(tenant["mem_allowance_bytes"], kAllowance);
+  EXPECT_EQ(tenant["gpus"][0]["mem_allowance_bytes"], kAllowance);
   EXPECT_EQ(tenant["enforced"]["memory"], "guard");
   EXPECT_EQ(tenant["members"][0]["pid"], program.pid());
   EXPECT_EQ(Gpu()["mem_unmanaged_bytes"], 0);
@@ -415,6 +423,29 @@ TEST_F(DaemonTest, ChargesContextsAndFollowsWhatNvmlShows) {
   EXPECT_EQ(guard.Info().used_bytes, 0u);
 }
 
+TEST_F(DaemonTest, ThePeakOfAShortProgramHasItsContext) {
+  RunPeer run(daemon.session, Ask(20 * kGiB));
+  const std::string id = run.Granted()["tenant_id"];
+  Child program([&] {
+    GuardPeer guard = GuardPeer::Hello(daemon.session, id);
+    guard.InForce();
+    if (!guard.Context().granted) return 1;
+    figures.Set(getpid(), kContext);
+    guard.Notice(1);
+    if (!guard.Credit(10 * kGiB).granted) return 2;
+    guard.Commit(10 * kGiB);
+    guard.gpu().peak_bytes = 10 * kGiB;
+    // Frees and leaves at once: no reading falls in between.
+    guard.Commit(-10 * kGiB);
+    guard.Return(10 * kGiB);
+    figures.Set(getpid(), 0);
+    guard.Notice(0);
+    return guard.Info().used_bytes == 0 ? 0 : 3;
+  });
+  EXPECT_EQ(program.Wait(), 0);
+  EXPECT_EQ(TenantOf(id)["mem_peak_bytes"], 10 * kGiB + kContext + kShare);
+}
+
 TEST_F(DaemonTest, FreezesATenantAboveItsLimitUntilItIsBelow) {
   RunPeer run(daemon.session, Ask(kGiB));
   const std::string id = run.Granted()["tenant_id"];
@@ -473,6 +504,39 @@ TEST_F(DaemonTest, SaysNotEnforcedOfProcessesWithoutAGuardAndStopsStrictTenants)
   const auto summary = json::parse(run.Next(Type::kSummary).json);
   EXPECT_THAT(std::string(summary["tenant"]["ended"]["why"]), HasSubstr("stopped by --strict: pid"));
   EXPECT_EQ(summary["tenant"]["enforced"]["memory"], "not enforced");
+}
+
+TEST_F(DaemonTest, NotEnforcedIsOfTheMoment) {
+  RunPeer run(daemon.session, Ask(2 * kGiB));
+  const std::string id = run.Granted()["tenant_id"];
+  Child program([] {
+    pause();
+    return 0;
+  });
+  figures.Set(program.pid(), kContext);
+  ASSERT_TRUE(WaitUntil([&] { return TenantOf(id)["enforced"]["memory"] == "not enforced"; }));
+  program.Kill();
+  figures.Set(program.pid(), 0);
+  program.Wait();
+  EXPECT_TRUE(WaitUntil([&] { return TenantOf(id)["enforced"]["memory"] == nullptr; }));
+  // The record of its end still says that it was not.
+  ASSERT_TRUE(run.client.SendEnded(json{{"exit_code", 0}, {"signal", nullptr}}.dump()));
+  const auto summary = json::parse(run.Next(Type::kSummary).json);
+  EXPECT_EQ(summary["tenant"]["enforced"]["memory"], "not enforced");
+}
+
+TEST_F(DaemonTest, AStopEndsALeaseWhoseRunNeitherStartsNorReports) {
+  Child runner([&] {
+    RunPeer run(daemon.session, Ask(kGiB));
+    run.Granted();
+    for (;;) pause();
+    return 0;
+  });
+  ASSERT_TRUE(WaitUntil([&] { return Status()["tenants"].size() == 1; }));
+  const std::string id = Status()["tenants"][0]["id"];
+  ASSERT_EQ(Http(daemon.api, "POST", "/v1/tenants/" + id + "/stop", R"({"grace_seconds":0})").status, 200);
+  EXPECT_TRUE(WaitUntil([&] { return Gpu()["tenants"] == 0; }));
+  EXPECT_EQ(runner.Wait(), 128 + SIGKILL);
 }
 
 TEST_F(DaemonTest, StopsATenantAndItsDescendants) {
@@ -544,6 +608,97 @@ TEST_F(DaemonTest, KeepsTheLeaseOfAProgramWhoseRunWasKilled) {
   ASSERT_TRUE(WaitUntil([&] { return Status()["tenants"][0]["state"] == "running"; }));
   runner.Kill();
   runner.Wait();
+  EXPECT_EQ(Gpu()["tenants"], 1);
+  ::kill(*program_pid, SIGKILL);
+  EXPECT_TRUE(WaitUntil([&] { return Gpu()["tenants"] == 0; }));
+}
+
+// A process in the background of a tenant: below nobody, with the tenant's id in its environment.
+class Background {
+ public:
+  explicit Background(const std::string& tenant_id) {
+    int fds[2];
+    EXPECT_EQ(pipe(fds), 0);
+    const pid_t middle = fork();
+    if (middle == 0) {
+      const pid_t pid = fork();
+      if (pid == 0) {
+        setsid();
+        execle("/bin/sleep", "sleep", "60", nullptr,
+               std::array<const char*, 2>{("GPUMUX_TENANT=" + tenant_id).c_str(), nullptr}.data());
+        _exit(127);
+      }
+      (void)!write(fds[1], &pid, sizeof pid);
+      _exit(0);
+    }
+    EXPECT_EQ(read(fds[0], &pid_, sizeof pid_), static_cast<ssize_t>(sizeof pid_));
+    waitpid(middle, nullptr, 0);
+    close(fds[0]);
+    close(fds[1]);
+    EXPECT_TRUE(WaitUntil([&] {
+      const auto stat = ReadProcessStat(pid_);
+      return stat && stat->name == "sleep";
+    }));
+  }
+  ~Background() { ::kill(pid_, SIGKILL); }
+  pid_t pid() const { return pid_; }
+
+ private:
+  pid_t pid_ = 0;
+};
+
+TEST_F(DaemonTest, WhatAProgramLeavesInTheBackgroundKeepsTheLease) {
+  RunPeer run(daemon.session, Ask(kGiB));
+  const std::string id = run.Granted()["tenant_id"];
+  Background first(id);
+  Background second(id);
+  ASSERT_TRUE(run.client.SendEnded(json{{"exit_code", 0}, {"signal", nullptr}}.dump()));
+  ASSERT_TRUE(WaitUntil([&] { return TenantOf(id)["left_behind_pids"].size() == 2; }))
+      << TenantOf(id).dump(1);
+  run = RunPeer(daemon.session, Ask(kGiB));  // the old connection is closed
+  run.Granted();
+  EXPECT_EQ(Gpu()["mem_guaranteed_bytes"], 2 * kGiB);
+  // One that first uses the GPU now is the tenant's.
+  figures.Set(first.pid(), kContext);
+  ASSERT_TRUE(WaitUntil([&] { return TenantOf(id)["members"].size() == 1; })) << Gpu().dump(1);
+  EXPECT_EQ(TenantOf(id)["members"][0]["pid"], first.pid());
+  figures.Set(first.pid(), 0);
+  ::kill(first.pid(), SIGKILL);
+  ASSERT_TRUE(WaitUntil([&] { return TenantOf(id)["left_behind_pids"] == json{second.pid()}; }));
+  EXPECT_EQ(Http(daemon.api, "POST", "/v1/tenants/" + id + "/stop").status, 200);
+  EXPECT_TRUE(WaitUntil([&] { return Gpu()["mem_guaranteed_bytes"] == kGiB; }));
+  EXPECT_FALSE(ReadProcessStat(second.pid()).has_value() && ReadProcessStat(second.pid())->state != 'Z');
+}
+
+TEST_F(DaemonTest, KeepsTheLeaseOfAProgramWhoseRunDiedBeforeItWasHeard) {
+  Baton granted, go, sent;
+  auto* program_pid = new (mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))
+      std::atomic<pid_t>{0};
+  Child runner([&] {
+    RunPeer run(daemon.session, Ask(kGiB));
+    run.Granted();
+    granted.Pass();
+    go.Take();
+    const pid_t pid = fork();
+    if (pid == 0) {
+      for (;;) pause();
+    }
+    *program_pid = pid;
+    (void)run.client.SendStarted(json{{"pid", pid}}.dump());
+    sent.Pass();
+    for (;;) pause();
+    return 0;
+  });
+  granted.Take();
+  // The daemon is busy elsewhere while all this happens.
+  daemon.process->Kill(SIGSTOP);
+  go.Pass();
+  sent.Take();
+  runner.Kill();
+  runner.Wait();
+  daemon.process->Kill(SIGCONT);
+  ASSERT_TRUE(WaitUntil([&] { return Status()["tenants"][0]["pid"] == program_pid->load(); }))
+      << Status().dump(1);
   EXPECT_EQ(Gpu()["tenants"], 1);
   ::kill(*program_pid, SIGKILL);
   EXPECT_TRUE(WaitUntil([&] { return Gpu()["tenants"] == 0; }));
@@ -675,6 +830,113 @@ TEST_F(DaemonTest, MakesNoPromiseWhileNvmlIsLost) {
   figures.lost = false;
   RunPeer third(daemon.session, Ask(kGiB));
   third.Granted();
+}
+
+// A daemon for everyone, and another user who does what that allows.
+class Strangers : public testing::Test {
+ protected:
+  static constexpr uid_t kStranger = 23003;
+  void SetUp() override {
+    if (getuid() != 0) GTEST_SKIP() << "needs root, to become another user";
+    daemon = std::make_unique<DaemonProcess>(
+        figures, DaemonProcess::Settings{.for_everyone = true, .most_descriptors = 1024});
+  }
+  Child AsStranger(const std::function<int()>& body) {
+    return Child([&] { return setuid(kStranger) == 0 ? body() : 98; });
+  }
+  FakeFigures& figures = *FakeFigures::Create();
+  std::unique_ptr<DaemonProcess> daemon;
+};
+
+TEST_F(Strangers, MayLookButNotTouch) {
+  RunPeer run(daemon->session, Ask(kGiB));
+  const std::string id = run.Granted()["tenant_id"];
+  auto* reason = new (mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))
+      std::atomic<int>{-1};
+  Child stranger = AsStranger([&] {
+    if (Http(daemon->api, "GET", "/v1/tenants/" + id).status != 200) return 1;
+    const auto stop = Http(daemon->api, "POST", "/v1/tenants/" + id + "/stop");
+    if (stop.status != 403 || stop.body["error"]["code"] != "denied") return 2;
+    // Its own tenant it may stop.
+    RunPeer own(daemon->session, Ask(kGiB));
+    const std::string own_id = own.Granted()["tenant_id"];
+    if (Http(daemon->api, "POST", "/v1/tenants/" + own_id + "/stop").status != 200) return 3;
+    // Who is below nobody, and names a tenant that is not its user's, belongs to none.
+    const pid_t middle = fork();
+    if (middle == 0) {
+      const pid_t parent = getpid();
+      if (fork() != 0) _exit(0);
+      if (!WaitUntil([&] { return getppid() != parent; })) _exit(1);
+      *reason = static_cast<int>(GuardPeer::Hello(daemon->session, id).refused.reason);
+      _exit(0);
+    }
+    waitpid(middle, nullptr, 0);
+    return 0;
+  });
+  EXPECT_EQ(stranger.Wait(), 0);
+  ASSERT_TRUE(WaitUntil([&] { return *reason >= 0; }));
+  EXPECT_EQ(*reason, GPUMUX_REASON_NOT_A_TENANT);
+  EXPECT_EQ(Http(daemon->api, "GET", "/v1/tenants/" + id).body["data"]["members"].size(), 0u);
+  EXPECT_EQ(Http(daemon->api, "GET", "/v1/tenants/" + id).body["data"]["state"], "starting");
+}
+
+TEST_F(Strangers, CannotKeepOthersOut) {
+  auto* ready = new (mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))
+      std::atomic<int>{0};
+  std::vector<Child> crowd;
+  for (int i = 0; i < 20; ++i) {
+    crowd.push_back(AsStranger([&] {
+      std::vector<UniqueFd> open;
+      // Waiting requests, silent sessions, and half a request each to the API.
+      std::vector<std::unique_ptr<RunPeer>> waiting;
+      for (int k = 0; k < 20; ++k) {
+        if (auto fd = ipc::ConnectUnix(daemon->api, SOCK_STREAM)) {
+          (void)send(fd->get(), "GET /v1/st", 10, MSG_NOSIGNAL);
+          open.push_back(std::move(*fd));
+        }
+        if (auto client = ipc::SessionClient::Connect(daemon->session)) {
+          if (k % 2 == 0) (void)client->SendRequest(Ask(1000 * kGiB).dump());
+          open.emplace_back(dup(client->fd()));
+        }
+      }
+      ++*ready;
+      for (;;) pause();
+      return 0;
+    }));
+  }
+  ASSERT_TRUE(WaitUntil([&] { return *ready == 20; }));
+  RunPeer run(daemon->session, Ask(kGiB));
+  run.Granted();
+  EXPECT_EQ(Http(daemon->api, "GET", "/v1/status").status, 200);
+}
+
+TEST_F(Strangers, WithoutDescriptorsTheDaemonWaitsQuietly) {
+  daemon = std::make_unique<DaemonProcess>(figures, DaemonProcess::Settings{.most_descriptors = 64});
+  std::vector<Child> crowd;
+  for (int i = 0; i < 4; ++i) {
+    crowd.emplace_back([&] {
+      std::vector<UniqueFd> open;
+      for (int k = 0; k < 32; ++k) {
+        if (auto fd = ipc::ConnectUnix(daemon->session, SOCK_SEQPACKET)) open.push_back(std::move(*fd));
+      }
+      for (;;) pause();
+      return 0;
+    });
+  }
+  const std::string log = daemon->dir + "/gpumuxd.log";
+  const auto lines = [&] {
+    std::ifstream file(log);
+    return std::count(std::istreambuf_iterator<char>(file), {}, '\n');
+  };
+  const auto before = lines();
+  ASSERT_TRUE(WaitUntil([&] { return lines() > before; }));  // it ran out
+  // Two more sessions' worth of lines at five a second, not a line a turn of the loop.
+  const auto start = std::chrono::steady_clock::now();
+  ASSERT_TRUE(WaitUntil([&] { return std::chrono::steady_clock::now() - start > std::chrono::seconds(1); }));
+  EXPECT_LT(lines() - before, 20);
+  crowd.clear();
+  RunPeer run(daemon->session, Ask(kGiB));
+  run.Granted();
 }
 
 class TwoDaemons : public testing::Test {

@@ -51,7 +51,7 @@ std::string OwnershipName(const gpu::GpuSource& source, const gpu::Uuid& uuid) {
   return fmt::format("{}-sim-{:016x}", name, hash);
 }
 
-Result<GpuClaim> ClaimGpu(const std::string& name) {
+Result<GpuClaim> ClaimGpu(const std::string& name, const std::optional<GpuOwner>& known) {
   const Address at = AbstractAddress(name);
   // The holder may go away between our bind and our connect: then bind again.
   for (int attempt = 0; attempt < 3; ++attempt) {
@@ -64,6 +64,7 @@ Result<GpuClaim> ClaimGpu(const std::string& name) {
     }
     if (errno != EADDRINUSE)
       return Fail(Code::kInternal, fmt::format("cannot claim a GPU: {}", std::strerror(errno)));
+    if (known && !known->answers) return GpuClaim{{}, known};
     UniqueFd asking(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!asking) return Fail(Code::kInternal, fmt::format("cannot make a socket: {}", std::strerror(errno)));
     if (::connect(asking.get(), reinterpret_cast<const sockaddr*>(&at.address), at.length) != 0) {

@@ -34,8 +34,10 @@ struct GpuClaim {
 
 std::string OwnershipName(const gpu::GpuSource& source, const gpu::Uuid& uuid);
 
-// Takes the name or says who has it. kInternal: neither worked.
-Result<GpuClaim> ClaimGpu(const std::string& name);
+// Takes the name or says who has it. `known` is what the last answer said: who
+// did not greet then is not asked again, for each question stays in a queue
+// that nobody empties. kInternal: neither worked.
+Result<GpuClaim> ClaimGpu(const std::string& name, const std::optional<GpuOwner>& known = std::nullopt);
 
 // Answers one who asks whose the GPU is: accepts what waits on `socket` (which
 // must be ours) and writes one line of JSON to each.

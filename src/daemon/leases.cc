@@ -6,6 +6,8 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "base/log.h"
 #include "base/process.h"
 #include "base/units.h"
@@ -19,8 +21,36 @@ namespace gpumux::daemon {
 namespace {
 // How long `run` waits for the figures of processes that outlive its child.
 constexpr Time kSummaryPatience = std::chrono::seconds(2);
+// Of a user who is not the daemon's: none fills the queue alone.
+constexpr ptrdiff_t kMaxWaitingOfStranger = core::Queue::kMaxWaiting / 8;
 constexpr Time kStopPoll = std::chrono::milliseconds(20);
 constexpr Time kKillAgain = std::chrono::seconds(1);
+// One is enough to keep the lease; who is not among them is found when the last of them is gone.
+constexpr size_t kMaxLeftBehind = 64;
+constexpr unsigned kKillsBeforeRun = 5;  // a `run` on a busy machine may be late, not that late
+
+// Is the process, of which the tenant's `run` said that it is its program, that?
+bool IsItsProgram(const Tenant& tenant, const ProcessStat& stat) {
+  if (stat.parent == tenant.run.pid) return true;
+  // A `run` that was killed right after it said so: its program has another
+  // parent already, but is younger than it and of its user.
+  const auto run = ReadProcessStat(tenant.run.pid);
+  const bool alive = run && run->start_time == tenant.run.start_time && run->state != 'Z';
+  return !alive && stat.start_time >= tenant.run.start_time && ProcessOwner(stat.pid) == tenant.uid;
+}
+
+// Which process of the tenant has used a GPU without a guard for too long; empty: none.
+std::string UnguardedProcess(const Tenant& tenant, Time now) {
+  for (const auto& [key, member] : tenant.members) {
+    if (member.died) continue;
+    for (const Member::Gpu& on : member.gpus) {
+      if (on.unguarded_since && now - *on.unguarded_since >= kGuardGrace)
+        return fmt::format("pid {} ({}) uses the GPU without the guard", member.process.pid, member.name);
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 Leases::Leases(Machine& machine, Tenants& tenants, Monitor& monitor, EventLoop& loop, const Clock& clock,
@@ -47,6 +77,13 @@ void Leases::Request(uint64_t session, const ipc::PeerIdentity& peer, RunRequest
   waiter.since = clock_.Now();
   const uint64_t id = next_request_++;
   request.ask.id = id;
+  const auto of_user = std::count_if(waiters_.begin(), waiters_.end(),
+                                     [&](const auto& each) { return each.second.uid == peer.uid; });
+  if (IsStranger(peer.uid) && of_user >= kMaxWaitingOfStranger) {
+    send_refused(session,
+                 {Code::kDenied, fmt::format("{} requests of yours wait already", of_user), "try later"});
+    return;
+  }
   if (!queue_.Push(request.ask)) {
     send_refused(session, {Code::kDenied, fmt::format("{} requests wait already", core::Queue::kMaxWaiting),
                            "try later"});
@@ -212,7 +249,7 @@ void Leases::Started(uint64_t session, pid_t pid) {
   if (tenant->state == TenantState::kStarting) tenant->state = TenantState::kRunning;
   // A program that is over already: RunEnded follows.
   if (!stat) return;
-  if (stat->parent != tenant->run.pid) {
+  if (!IsItsProgram(*tenant, *stat)) {
     LogWarning("tenant {}: pid {} is not a child of its run (pid {})", tenant->id, pid, tenant->run.pid);
     return;
   }
@@ -285,6 +322,11 @@ void Leases::Signal(Tenant& tenant, int signal) {
   for (const auto& [key, member] : tenant.members) {
     if (!member.died) roots.push_back(member.process);
   }
+  for (const ProcessName& process : FindByEnvironment(tenant.id, tenant.uid)) roots.push_back(process);
+  // A `run` that neither starts its program nor reports its end, long after
+  // SIGKILL to all else, is all that keeps the lease.
+  if (tenant.kills > kKillsBeforeRun && tenant.session != 0 && (!tenant.child || tenant.child_ended))
+    roots.push_back(tenant.run);
   auto tree = OpenTree(roots);
   for (const auto& [process, pidfd] : tree) SendSignal(pidfd, signal);
   // Whoever loses its parent meanwhile is still found at the next signal.
@@ -302,6 +344,7 @@ void Leases::Kill(const std::string& id) {
   Tenant* tenant = tenants_.Find(id);
   if (!tenant) return;
   tenant->draining = true;
+  ++tenant->kills;
   for (const size_t gpu : tenant->gpus) monitor_.Publish(gpu);
   Signal(*tenant, SIGKILL);
   tenant->stop_timer = loop_.After(kKillAgain, [this, id] { Kill(id); });
@@ -321,11 +364,31 @@ void Leases::CheckEnd(Tenant& tenant) {
     });
     return;
   }
+  if (!tenant.left_behind.empty() || WatchLeftBehind(tenant)) return;
   tenant.state = TenantState::kEnded;
   // Not from within a callback that holds the tenant.
   loop_.Post([this, id = tenant.id] {
     if (Tenant* ended = tenants_.Find(id)) End(*ended);
   });
+}
+
+bool Leases::WatchLeftBehind(Tenant& tenant) {
+  for (const ProcessName& process : FindByEnvironment(tenant.id, tenant.uid)) {
+    if (tenant.left_behind.size() >= kMaxLeftBehind) break;
+    auto pidfd = OpenPidfd(process.pid);
+    if (!pidfd || NameProcess(process.pid) != process) continue;
+    LeftBehind& left = tenant.left_behind[process];
+    left.pidfd = std::move(*pidfd);
+    left.death = loop_.OnReadable(left.pidfd.get(), [this, &tenant, process] {
+      tenant.left_behind.erase(process);
+      // What it started meanwhile is looked for when the last of them is gone.
+      CheckEnd(tenant);
+    });
+  }
+  if (tenant.left_behind.empty()) return false;
+  LogInfo("tenant {} ({}): its program has ended, {} process(es) that it left behind keep the lease",
+          tenant.id, tenant.request.ask.name, tenant.left_behind.size());
+  return true;
 }
 
 void Leases::End(Tenant& tenant) {
@@ -350,6 +413,7 @@ void Leases::End(Tenant& tenant) {
   LogInfo("tenant {} ({}) ended: {}", tenant.id, tenant.request.ask.name, ended.why);
   SendSummary(tenant);
   tenant.child_death = {};
+  tenant.child_pidfd.reset();
   tenant.stop_timer = {};
   tenant.stop_poll = {};
   tenant.time_limit = {};
@@ -371,17 +435,16 @@ void Leases::SendSummary(Tenant& tenant) {
 void Leases::WatchGuards() {
   std::vector<std::pair<std::string, std::string>> to_stop;
   for (const auto& [id, tenant] : tenants_.live()) {
-    for (const auto& [key, member] : tenant->members) {
-      for (const Member::Gpu& on : member.gpus) {
-        if (!on.unguarded_since || clock_.Now() - *on.unguarded_since < kGuardGrace) continue;
-        const std::string reason =
-            fmt::format("pid {} ({}) uses the GPU without the guard", member.process.pid, member.name);
-        if (tenant->not_enforced.empty()) LogWarning("tenant {}: not enforced: {}", id, reason);
-        tenant->not_enforced = reason;
-        if (tenant->request.strict && tenant->state != TenantState::kStopping)
-          to_stop.emplace_back(id, reason);
-      }
+    const std::string unguarded = UnguardedProcess(*tenant, clock_.Now());
+    if (!unguarded.empty() && tenant->request.strict && tenant->state != TenantState::kStopping)
+      to_stop.emplace_back(id, unguarded);
+    std::string reason = unguarded;
+    if (reason.empty() && !tenant->unpromised.empty()) reason = tenant->unpromised.begin()->second;
+    if (tenant->not_enforced.empty() != reason.empty()) {
+      LogWarning("tenant {}: {}", id, reason.empty() ? "enforced again" : "not enforced: " + reason);
     }
+    if (!reason.empty()) tenant->was_not_enforced = reason;
+    tenant->not_enforced = std::move(reason);
   }
   for (const auto& [id, reason] : to_stop) (void)Stop(id, StopRequest{}, "stopped by --strict: " + reason);
 }

@@ -73,6 +73,8 @@ class Leases {
   void Grant(uint64_t request_id, const core::Placement& placement);
   void Refuse(uint64_t request_id, const Error& error);
   void TellWaiters();
+  // Watches what the ended program left behind; false if there is nothing.
+  bool WatchLeftBehind(Tenant& tenant);
   void Signal(Tenant& tenant, int signal);
   void Kill(const std::string& id);
   void End(Tenant& tenant);

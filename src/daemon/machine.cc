@@ -6,6 +6,11 @@
 
 namespace gpumux::daemon {
 
+namespace {
+// Of the attempts (one a second) that ask a silent owner again who it is.
+constexpr unsigned kAskEvery = 60;
+}  // namespace
+
 GpuState::GpuState(gpu::Device d, const gpu::DeviceMemory& memory, core::ContextCost c)
     : device(std::move(d)),
       cost(c),
@@ -69,11 +74,14 @@ void Machine::ClaimFree() {
 }
 
 void Machine::Claim(GpuState& gpu) {
-  auto claim = ClaimGpu(OwnershipName(source_, gpu.device.uuid));
+  const bool ask_anew = gpu.claims++ % kAskEvery == 0;
+  auto claim = ClaimGpu(OwnershipName(source_, gpu.device.uuid), ask_anew ? std::nullopt : gpu.other_owner);
   if (!claim) {
     LogError("GPU {}: {}", gpu.device.index, claim.error().ToString());
     return;
   }
+  // A queue that is full says less than what is known.
+  if (claim->other && claim->other->pid == 0 && gpu.other_owner) claim->other = gpu.other_owner;
   const bool news = claim->socket || !gpu.other_owner || gpu.other_owner->pid != claim->other->pid;
   gpu.other_owner = claim->other;
   if (!claim->socket) {

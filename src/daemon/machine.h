@@ -29,6 +29,7 @@ struct GpuState {
   UniqueFd claim;  // valid: the ledger is ours
   EventLoop::Watch claim_watch;
   std::optional<GpuOwner> other_owner;
+  unsigned claims = 0;        // tried
   std::optional<Error> lost;  // NVML does not answer for it
   std::optional<Time> last_reading;
   uint64_t device_used_bytes = 0;  // NVML's figure, the driver's reserve not included

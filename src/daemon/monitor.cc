@@ -72,6 +72,7 @@ bool Monitor::Refresh(size_t gpu_index) {
   // Who is left belongs to nobody, or to a tenant whose guard is not loaded.
   uint64_t unmanaged = 0;
   gpu.unmanaged_pids.clear();
+  for (const auto& [id, tenant] : tenants_.live()) tenant->unpromised.erase(gpu_index);
   for (const auto& [pid, bytes] : own) {
     Tenant* tenant = tenants_.FindOwner(pid, static_cast<uid_t>(-1), "");
     const auto slot = tenant ? SlotOf(*tenant, gpu_index) : std::nullopt;
@@ -83,7 +84,8 @@ bool Monitor::Refresh(size_t gpu_index) {
       continue;
     }
     if (tenant && !slot)
-      tenant->not_enforced = "pid " + std::to_string(pid) + " uses a GPU that was not promised to it";
+      tenant->unpromised[gpu_index] =
+          "pid " + std::to_string(pid) + " uses a GPU that was not promised to it";
     unmanaged += bytes + gpu.cost.driver_share_bytes;
     gpu.unmanaged_pids.push_back(pid);
   }
@@ -172,7 +174,7 @@ void Monitor::FreezeAboveLimit(size_t gpu_index, GpuState& gpu) {
                  frozen ? "above" : "below", gpu.device.index);
     }
     tenant->frozen = frozen;
-    tenant->peak_bytes[*slot] = std::max(tenant->peak_bytes[*slot], Measure(*tenant, *slot, gpu).peak_bytes);
+    NotePeak(*tenant, *slot, gpu);
   }
 }
 

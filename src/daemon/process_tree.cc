@@ -4,11 +4,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 
 #include "base/process.h"
 #include "daemon/tenants.h"
+#include "gpumux/abi/session.h"
 
 namespace gpumux::daemon {
 
@@ -33,6 +35,19 @@ std::vector<std::pair<ProcessName, UniqueFd>> OpenTree(const std::vector<Process
     for (auto it = first; it != last; ++it) todo.push_back(it->second);
   }
   return tree;
+}
+
+std::vector<ProcessName> FindByEnvironment(const std::string& tenant_id, uid_t uid) {
+  const std::string entry = std::string(GPUMUX_ENV_TENANT "=") + tenant_id;
+  std::vector<ProcessName> found;
+  for (const pid_t pid : ListProcesses()) {
+    if (pid == ::getpid() || ProcessOwner(pid) != uid) continue;
+    const auto environment = ReadEnvironment(pid);
+    if (std::find(environment.begin(), environment.end(), entry) == environment.end()) continue;
+    const auto stat = ReadProcessStat(pid);
+    if (stat && stat->state != 'Z') found.push_back({pid, stat->start_time});
+  }
+  return found;
 }
 
 void SendSignal(const UniqueFd& pidfd, int signal) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,10 @@ namespace gpumux::daemon {
 // The processes and all their living descendants, each with a descriptor that
 // names it for good.
 std::vector<std::pair<ProcessName, UniqueFd>> OpenTree(const std::vector<ProcessName>& roots);
+
+// Living processes of `uid` whose environment names the tenant. Finds what put
+// itself into the background: it is below none of the tenant's processes any more.
+std::vector<ProcessName> FindByEnvironment(const std::string& tenant_id, uid_t uid);
 
 // Through the descriptor, so never to another process with the same pid.
 void SendSignal(const UniqueFd& pidfd, int signal);

@@ -52,7 +52,7 @@ void Reaper::Died(Tenant& tenant, Member& member) {
   if (member.died) return;
   for (unsigned slot = 0; slot < tenant.gpus.size(); ++slot) {
     const GpuState& gpu = *machine_.gpus()[tenant.gpus[slot]];
-    tenant.peak_bytes[slot] = std::max(tenant.peak_bytes[slot], Measure(tenant, slot, gpu).peak_bytes);
+    NotePeak(tenant, slot, gpu);
     if (!member.page) continue;
     const ProcessWords words = member.page->Read(slot, 0, gpu.ledger.TotalBytes());
     tenant.refusals_of_dead.own_limit += words.refused_own_limit;

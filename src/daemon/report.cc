@@ -40,9 +40,10 @@ Json Enforced(const Tenant& tenant, const Machine& machine) {
   bool any = tenant.state == TenantState::kEnded && tenant.guard_seen;
   for (const auto& [key, member] : tenant.members)
     any |= member.page && member.page->InForce() && !member.died;
-  if (!tenant.not_enforced.empty()) {
+  const std::string& not_enforced = tenant.ended ? tenant.was_not_enforced : tenant.not_enforced;
+  if (!not_enforced.empty()) {
     enforced["memory"] = "not enforced";
-    enforced["memory_reason"] = tenant.not_enforced;
+    enforced["memory_reason"] = not_enforced;
   } else if (any) {
     enforced["memory"] = capability.memory_enforced_by;
   } else {
@@ -114,7 +115,7 @@ Json TenantJson(const Tenant& tenant, const Machine& machine) {
             {"owner", UserName(tenant.uid)},
             {"owner_uid", tenant.uid},
             {"state", Name(tenant.state)}};
-  uint64_t guaranteed = 0, limit = 0, used = 0, peak = 0;
+  uint64_t guaranteed = 0, limit = 0, used = 0, peak = 0, allowance = 0;
   bool limited = true;
   Json gpus = Json::array();
   for (unsigned slot = 0; slot < tenant.gpus.size(); ++slot) {
@@ -132,12 +133,14 @@ Json TenantJson(const Tenant& tenant, const Machine& machine) {
     figures["mem_peak_bytes"] = slot_peak;
     figures["mem_free_credit_bytes"] = usage.free_credit_bytes;
     figures["mem_overhead_bytes"] = usage.overhead_bytes;
+    figures["mem_allowance_bytes"] = usage.allowance_bytes;
     gpus.push_back(std::move(figures));
     guaranteed += share.guaranteed_bytes;
     limited &= share.limit_bytes.has_value();
     limit += share.limit_bytes.value_or(0);
     used += usage.used_bytes;
     peak += slot_peak;
+    allowance += usage.allowance_bytes;
   }
   json["gpus"] = std::move(gpus);
   json["mode"] = core::Name(tenant.mode);
@@ -146,6 +149,7 @@ Json TenantJson(const Tenant& tenant, const Machine& machine) {
   json["mem_limit_bytes"] = limited ? Json(limit) : Json(nullptr);
   if (!limited) json["mem_limit_bytes_reason"] = kNoGuarantee;
   json["mem_used_bytes"] = used;
+  json["mem_allowance_bytes"] = allowance;
   json["mem_peak_bytes"] = peak;
   AddShareKeys(json, tenant.mode);
   json["isolation"] = core::Name(tenant.request.ask.isolation);
@@ -167,6 +171,8 @@ Json TenantJson(const Tenant& tenant, const Machine& machine) {
   json["pid"] = tenant.child ? Json(tenant.child->pid) : Json(nullptr);
   if (!tenant.child) json["pid_reason"] = "its program has not started, or was over at once";
   json["members"] = MembersJson(tenant, machine);
+  json["left_behind_pids"] = Json::array();
+  for (const auto& [process, left] : tenant.left_behind) json["left_behind_pids"].push_back(process.pid);
   if (tenant.ended && !tenant.ended->why.empty()) {
     json["ended"] = {
         {"why", tenant.ended->why},
@@ -197,6 +203,7 @@ Json WaiterJson(const Waiter& waiter, const core::Queue& queue, Time now) {
     json["mem_limit_bytes_reason"] = ask.mem ? "a part of a GPU that is not chosen yet" : kNoGuarantee;
   }
   json["mem_used_bytes"] = 0;
+  json["mem_allowance_bytes"] = 0;
   json["mem_peak_bytes"] = 0;
   json["share_min_ratio"] = json["share_max_ratio"] = nullptr;
   json["share_min_ratio_reason"] = json["share_max_ratio_reason"] = "waits";
@@ -215,6 +222,7 @@ Json WaiterJson(const Waiter& waiter, const core::Queue& queue, Time now) {
   json["labels"] = waiter.request.labels;
   json["run_pid"] = waiter.run.pid;
   json["members"] = Json::array();
+  json["left_behind_pids"] = Json::array();
   json["ended"] = nullptr;
   return json;
 }

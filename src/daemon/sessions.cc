@@ -2,10 +2,14 @@
 #include "daemon/sessions.h"
 
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+
+#include <algorithm>
 
 #include "base/log.h"
 #include "daemon/usage.h"
+#include "daemon/user_name.h"
 
 namespace gpumux::daemon {
 
@@ -14,6 +18,16 @@ constexpr unsigned kMaxPerPid = 64;
 constexpr int kAcceptsAtOnce = 64;
 constexpr int kFramesAtOnce = 32;  // of one session, so that none starves the others
 constexpr Time kSilence = std::chrono::seconds(10);
+constexpr Time kAcceptPause = std::chrono::milliseconds(200);
+constexpr unsigned kLinesASecond = 5;
+
+// A session may cost three descriptors (socket, page, pidfd): with a sixteenth
+// each, five users can do their worst and the sixth still gets in.
+size_t MaxPerStranger() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 64;
+  return std::max<size_t>(64, limit.rlim_cur / 16);
+}
 }  // namespace
 
 Sessions::Sessions(Machine& machine, Tenants& tenants, Monitor& monitor, Reaper& reaper, CreditDesk& desk,
@@ -25,7 +39,8 @@ Sessions::Sessions(Machine& machine, Tenants& tenants, Monitor& monitor, Reaper&
       desk_(desk),
       leases_(leases),
       loop_(loop),
-      clock_(clock) {
+      clock_(clock),
+      max_per_stranger_(MaxPerStranger()) {
   leases_.send_queued = [this](uint64_t id, const std::string& json) {
     const auto it = sessions_.find(id);
     if (it == sessions_.end()) return false;
@@ -41,13 +56,18 @@ Sessions::Sessions(Machine& machine, Tenants& tenants, Monitor& monitor, Reaper&
   };
   leases_.send_summary = [this](uint64_t id, const std::string& json) {
     const auto packet = ipc::EncodeText(GPUMUX_RUN_SUMMARY, 0, json);
+    Over(id);
     return packet && Send(id, *packet);
   };
   leases_.send_refused = [this](uint64_t id, const Error& error) {
     gpumux_refused refused{};
-    refused.reason = error.code == Code::kInternal ? GPUMUX_REASON_INTERNAL : GPUMUX_REASON_DEVICE_FULL;
+    // The exit code says most; the reason tells what does not fit now from what never may.
+    refused.reason = error.code == Code::kInternal   ? GPUMUX_REASON_INTERNAL
+                     : error.code == Code::kConflict ? GPUMUX_REASON_DEVICE_FULL
+                                                     : GPUMUX_REASON_NONE;
     refused.exit_code = error.code == Code::kInternal ? 125 : ExitStatus(error.code);
     ipc::SetField(refused.text, error.ToString());
+    Over(id);
     Send(id, ipc::EncodeStruct(GPUMUX_REFUSED, 0, refused));
   };
 }
@@ -67,24 +87,39 @@ void Sessions::Accept() {
     auto fd = listener_.Accept();
     if (!fd) {
       LogError("session socket: {}", fd.error().ToString());
-      return;
+      return PauseAccepting();
     }
     if (!fd->valid()) return;
     const auto peer = ipc::PeerOf(fd->get());
     if (!peer) continue;
-    if (peer->pid != 0 && by_pid_[peer->pid] >= kMaxPerPid) {
+    if (!MayConnect(*peer)) {
       ++dropped_;
       continue;
     }
     auto session = std::make_unique<Session>();
     const uint64_t id = session->id = next_id_++;
     session->peer = *peer;
+    if (peer->pid > 0) session->peer_process = NameProcess(peer->pid);
     session->since = clock_.Now();
     session->socket = ipc::SeqpacketSocket(std::move(*fd));
     session->watch = loop_.OnReadable(session->socket.fd(), [this, id] { Readable(id); });
     ++by_pid_[peer->pid];
+    ++by_uid_[peer->uid];
     sessions_.emplace(id, std::move(session));
   }
+}
+
+bool Sessions::MayConnect(const ipc::PeerIdentity& peer) const {
+  const auto of_pid = by_pid_.find(peer.pid);
+  if (peer.pid != 0 && of_pid != by_pid_.end() && of_pid->second >= kMaxPerPid) return false;
+  const auto of_uid = by_uid_.find(peer.uid);
+  return !IsStranger(peer.uid) || of_uid == by_uid_.end() || of_uid->second < max_per_stranger_;
+}
+
+void Sessions::PauseAccepting() {
+  listen_watch_ = {};
+  accept_again_ = loop_.After(
+      kAcceptPause, [this] { listen_watch_ = loop_.OnReadable(listener_.fd(), [this] { Accept(); }); });
 }
 
 void Sessions::Readable(uint64_t id) {
@@ -170,6 +205,7 @@ void Sessions::RefuseGuard(Session& session, uint32_t request_id, uint32_t reaso
   gpumux_refused refused{};
   refused.reason = reason;
   ipc::SetField(refused.text, text);
+  Over(session.id);
   Send(session.id, ipc::EncodeStruct(GPUMUX_REFUSED, request_id, refused));
 }
 
@@ -184,9 +220,12 @@ bool Sessions::Hello(Session& session, const ipc::Frame& frame) {
                                                            GPUMUX_PAGES_VERSION, hello.pages_version));
   }
   const auto name = session.peer.pid > 0 ? NameProcess(session.peer.pid) : std::nullopt;
+  // Another name than at its connection: the peer is dead, and whoever has its
+  // pid now is not who speaks.
   Tenant* tenant =
-      name ? tenants_.FindOwner(session.peer.pid, session.peer.uid, ipc::FieldText(hello.tenant_hint))
-           : nullptr;
+      name && name == session.peer_process
+          ? tenants_.FindOwner(session.peer.pid, session.peer.uid, ipc::FieldText(hello.tenant_hint))
+          : nullptr;
   if (!tenant || tenant->state == TenantState::kEnded) {
     return refuse(GPUMUX_REASON_NOT_A_TENANT, fmt::format("no lease covers pid {}", session.peer.pid));
   }
@@ -291,6 +330,7 @@ bool Sessions::Notice(Session& session, const ipc::Frame& frame) {
   Member* member = nullptr;
   if (!Find(session, &tenant, &member) || notice.gpu_slot >= tenant->gpus.size()) return false;
   Member::Gpu& on = member->gpus[notice.gpu_slot];
+  NotePeak(*tenant, notice.gpu_slot, *machine_.gpus()[tenant->gpus[notice.gpu_slot]]);
   const uint32_t contexts = std::min(notice.contexts, 1024u);
   // More contexts than before: those that were charged came to be. As many as
   // before: one that was charged failed. Fewer: one was destroyed.
@@ -318,8 +358,22 @@ void Sessions::Drop(uint64_t id, const char* why) {
   const auto it = sessions_.find(id);
   if (it == sessions_.end()) return;
   ++dropped_;
-  LogWarning("hung up on pid {} (uid {}): {}", it->second->peer.pid, it->second->peer.uid, why);
+  const Time second = std::chrono::floor<std::chrono::seconds>(clock_.Now());
+  if (second != log_second_) {
+    if (logged_ > kLinesASecond) LogWarning("hung up on {} more peers", logged_ - kLinesASecond);
+    log_second_ = second;
+    logged_ = 0;
+  }
+  if (++logged_ <= kLinesASecond)
+    LogWarning("hung up on pid {} (uid {}): {}", it->second->peer.pid, it->second->peer.uid, why);
   Close(id);
+}
+
+void Sessions::Over(uint64_t id) {
+  const auto it = sessions_.find(id);
+  if (it == sessions_.end()) return;
+  it->second->over = true;
+  it->second->since = clock_.Now();
 }
 
 void Sessions::Close(uint64_t id) {
@@ -328,6 +382,8 @@ void Sessions::Close(uint64_t id) {
   const bool run = it->second->kind == Kind::kRun;
   const auto count = by_pid_.find(it->second->peer.pid);
   if (count != by_pid_.end() && --count->second == 0) by_pid_.erase(count);
+  const auto of_uid = by_uid_.find(it->second->peer.uid);
+  if (of_uid != by_uid_.end() && --of_uid->second == 0) by_uid_.erase(of_uid);
   it->second->watch = {};
   sessions_.erase(it);
   desk_.Forget(id);
@@ -337,9 +393,10 @@ void Sessions::Close(uint64_t id) {
 void Sessions::DropSilent() {
   std::vector<uint64_t> silent;
   for (const auto& [id, session] : sessions_) {
-    if (session->kind == Kind::kUnknown && clock_.Now() - session->since > kSilence) silent.push_back(id);
+    const bool idle = session->kind == Kind::kUnknown || session->over;
+    if (idle && clock_.Now() - session->since > kSilence) silent.push_back(id);
   }
-  for (const uint64_t id : silent) Drop(id, "never said what it is");
+  for (const uint64_t id : silent) Drop(id, "has nothing to say");
 }
 
 }  // namespace gpumux::daemon

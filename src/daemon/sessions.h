@@ -26,7 +26,7 @@ class Sessions {
   ~Sessions();
 
   Status Listen(const std::string& path, mode_t mode);
-  // Hangs up on peers that have not said what they are.
+  // Hangs up on peers that have not said what they are, or stay after all was said.
   void DropSilent();
 
   size_t open() const { return sessions_.size(); }
@@ -38,9 +38,11 @@ class Sessions {
     uint64_t id = 0;
     ipc::SeqpacketSocket socket;
     ipc::PeerIdentity peer;
+    std::optional<ProcessName> peer_process;  // who had the peer's pid when it was accepted
     EventLoop::Watch watch;
     Kind kind = Kind::kUnknown;
     Time since{};
+    bool over = false;  // all was said: it is the peer's to hang up
     // of a guard
     std::string tenant;
     core::ProcessKey process = 0;
@@ -50,6 +52,9 @@ class Sessions {
   };
 
   void Accept();
+  // No descriptor is left: looking again at once would only burn the processor.
+  void PauseAccepting();
+  bool MayConnect(const ipc::PeerIdentity& peer) const;
   void Readable(uint64_t id);
   // False: the frame is not acceptable now.
   bool Handle(Session& session, const ipc::Frame& frame);
@@ -66,6 +71,7 @@ class Sessions {
   bool Send(uint64_t id, std::span<const std::byte> packet, std::span<const int> fds = {});
   // A reply that would block means a peer that does not read.
   void Drop(uint64_t id, const char* why);
+  void Over(uint64_t id);
   void Close(uint64_t id);
 
   Machine& machine_;
@@ -77,11 +83,16 @@ class Sessions {
   EventLoop& loop_;
   const Clock& clock_;
   ipc::UnixListener listener_;
-  EventLoop::Watch listen_watch_;
+  EventLoop::Watch listen_watch_, accept_again_;
   std::map<uint64_t, std::unique_ptr<Session>> sessions_;
   std::map<pid_t, unsigned> by_pid_;
+  std::map<uid_t, size_t> by_uid_;
+  const size_t max_per_stranger_;  // of a user who is not the daemon's
   uint64_t next_id_ = 1;
   uint64_t dropped_ = 0;
+  // A peer that connects for ever must not fill the disk with lines.
+  Time log_second_{};
+  unsigned logged_ = 0;
 };
 
 }  // namespace gpumux::daemon

@@ -52,6 +52,13 @@ struct Member {
   std::optional<Time> died;         // its bytes are returned once NVML shows them free
 };
 
+// A process of a tenant whose program has ended: it holds nothing on a GPU, but
+// may still come to, so the lease lives as long as it does.
+struct LeftBehind {
+  UniqueFd pidfd;
+  EventLoop::Watch death;
+};
+
 enum class TenantState { kStarting, kRunning, kStopping, kEnded };
 std::string_view Name(TenantState state);
 
@@ -84,8 +91,11 @@ struct Tenant {
   std::optional<TenantPages> pages;
   TenantState state = TenantState::kStarting;
   bool frozen = false;
-  bool draining = false;     // the grace time of a stop is over
-  std::string not_enforced;  // why the memory limit is not in force; empty: nothing seen
+  bool draining = false;                     // the grace time of a stop is over
+  unsigned kills = 0;                        // times that SIGKILL was sent
+  std::string not_enforced;                  // why the memory limit is not in force now; empty: nothing seen
+  std::string was_not_enforced;              // the last such reason, for the record of its end
+  std::map<size_t, std::string> unpromised;  // by Machine's index: who of it uses a GPU that is not its own
   Time admitted{};
   std::chrono::system_clock::time_point admitted_wall{};
   double waited_seconds = 0;
@@ -93,6 +103,7 @@ struct Tenant {
   UniqueFd child_pidfd;
   EventLoop::Watch child_death;
   bool child_ended = false;  // or never to come
+  std::map<ProcessName, LeftBehind> left_behind;
   bool guard_seen = false;   // at least one process of it had the guard in force
   bool summary_due = false;  // RunEnded was said; the answer waits for the tenant's end
   EventLoop::Watch summary_timer, time_limit;

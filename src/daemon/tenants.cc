@@ -114,8 +114,7 @@ Tenant* Tenants::FindOwner(pid_t pid, uid_t uid, const std::string& hint) {
     Tenant* tenant = nullptr;
     if (FindMember(name, &tenant)) return tenant;
     for (auto& [id, each] : live_) {
-      const bool is_child = each->child == name;
-      if (is_child) return each.get();
+      if (each->child == name || each->left_behind.contains(name)) return each.get();
       if (each->run != name) continue;
       if (!tenant || id == hint || (tenant->id != hint && each->admitted > tenant->admitted))
         tenant = each.get();

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 
-#include "daemon/tenants.h"
-
 namespace gpumux::daemon {
 
 namespace {
@@ -34,6 +32,7 @@ Usage Measure(const Tenant& tenant, unsigned slot, const GpuState& gpu) {
     const auto* entry = gpu.ledger.Find(tenant.id, key);
     if (!entry) continue;
     const Member::Gpu& on = member.gpus[slot];
+    usage.allowance_bytes += Minus(entry->overhead_bytes, on.real_overhead_bytes);
     if (member.died) {
       usage.used_bytes += entry->granted_bytes + on.real_overhead_bytes;
       usage.uncommitted_bytes += entry->granted_bytes + entry->overhead_bytes;
@@ -54,6 +53,10 @@ Usage Measure(const Tenant& tenant, unsigned slot, const GpuState& gpu) {
   // The peak of one process is exact; of several it is the highest sum seen.
   usage.peak_bytes = std::max(usage.used_bytes, tenant.members.size() == 1 ? only_peak : 0);
   return usage;
+}
+
+void NotePeak(Tenant& tenant, unsigned slot, const GpuState& gpu) {
+  tenant.peak_bytes[slot] = std::max(tenant.peak_bytes[slot], Measure(tenant, slot, gpu).peak_bytes);
 }
 
 Refusals CountRefusals(const Tenant& tenant, const Machine& machine) {

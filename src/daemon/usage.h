@@ -5,7 +5,7 @@
 
 #include "core/ledger.h"
 #include "daemon/machine.h"
-#include "daemon/tenant.h"
+#include "daemon/tenants.h"
 
 namespace gpumux::daemon {
 
@@ -16,10 +16,17 @@ struct Usage {
   uint64_t free_credit_bytes = 0;  // granted, and nobody's call
   uint64_t uncommitted_bytes = 0;  // granted to calls under way, contexts too; what the dead held
   uint64_t overhead_bytes = 0;     // as found
+  // Charged ahead of what was found: code that is loaded lazily, contexts about
+  // to be. used + free credit + allowance is what the ledger holds of the tenant.
+  uint64_t allowance_bytes = 0;
   uint64_t peak_bytes = 0;
 };
 
 Usage Measure(const Tenant& tenant, unsigned slot, const GpuState& gpu);
+
+// Keeps the highest use. Called at every reading, and before what a process has
+// shrinks: a short program may live between two readings.
+void NotePeak(Tenant& tenant, unsigned slot, const GpuState& gpu);
 
 // Refusals and launches of all its processes, the dead included.
 Refusals CountRefusals(const Tenant& tenant, const Machine& machine);
@@ -30,7 +37,7 @@ uint64_t CountLaunches(const Tenant& tenant);
 uint64_t RecallCredit(Tenant& tenant, unsigned slot, GpuState& gpu);
 
 // The other tenants' free credit beyond their guarantees.
-uint64_t RecallBurst(class Tenants& tenants, size_t gpu_index, GpuState& gpu);
+uint64_t RecallBurst(Tenants& tenants, size_t gpu_index, GpuState& gpu);
 
 std::optional<unsigned> SlotOf(const Tenant& tenant, size_t gpu_index);
 

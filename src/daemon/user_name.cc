@@ -2,6 +2,7 @@
 #include "daemon/user_name.h"
 
 #include <pwd.h>
+#include <unistd.h>
 
 namespace gpumux::daemon {
 
@@ -12,5 +13,7 @@ std::string UserName(uid_t uid) {
   if (getpwuid_r(uid, &entry, buffer, sizeof buffer, &found) == 0 && found) return found->pw_name;
   return std::to_string(uid);
 }
+
+bool IsStranger(uid_t uid) { return uid != 0 && uid != ::getuid(); }
 
 }  // namespace gpumux::daemon

@@ -66,6 +66,7 @@ Result<std::optional<SessionEvent>> SessionClient::Next(std::chrono::millisecond
       event.type = SessionEvent::Type::kRefused;
       event.refusal = FieldText(refused.text);
       event.exit_code = refused.exit_code;
+      event.reason = refused.reason;
       return event;
     }
     default:

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -21,6 +22,7 @@ struct SessionEvent {
   std::vector<UniqueFd> locks;  // with kGranted: one a GPU
   std::string refusal;          // with kRefused
   int exit_code = 0;            // with kRefused
+  uint32_t reason = 0;          // with kRefused: enum gpumux_reason
 };
 
 // `run`'s end of a session (see gpumux/abi/session.h). One thread. Closing it

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -52,6 +54,7 @@ int Child::Wait() {
 DaemonProcess::DaemonProcess(FakeFigures& figures, Settings settings) {
   char name[] = "/tmp/gpumuxd-test-XXXXXX";
   dir = ::mkdtemp(name);
+  if (settings.for_everyone) ::chmod(dir.c_str(), 0711);
   const RuntimePaths paths = PathsIn(dir);
   session = paths.session_socket;
   api = paths.api_socket;
@@ -59,13 +62,18 @@ DaemonProcess::DaemonProcess(FakeFigures& figures, Settings settings) {
   std::ofstream(dir + "/libgpumux-guard.so") << "";
   process = std::make_unique<Child>([&] {
     (void)SetLogFile(paths.log);
+    if (settings.most_descriptors > 0) {
+      const rlimit limit{settings.most_descriptors, settings.most_descriptors};
+      if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return 2;
+    }
     const SystemClock clock;
     FakeNvml nvml(figures, settings.gpus);
     gpu::GpuSource source{.simulated = true,
                           .spec = "H200",
                           .dir = settings.software_dir.empty() ? dir : settings.software_dir,
                           .library_dir = "/nowhere"};
-    Daemon daemon({paths, dir + "/libgpumux-guard.so", settings.idle_exit, false}, source, nvml, clock);
+    Daemon daemon({paths, dir + "/libgpumux-guard.so", settings.idle_exit, settings.for_everyone}, source,
+                  nvml, clock);
     if (Status status = daemon.Start(); !status) return 1;
     daemon.Run();
     return 0;

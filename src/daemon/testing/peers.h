@@ -47,6 +47,8 @@ struct DaemonProcess {
     unsigned gpus = 1;
     std::string software_dir = "";  // same for two daemons: they meet at the same GPU
     std::optional<std::chrono::nanoseconds> idle_exit = {};
+    bool for_everyone = false;      // other users may connect
+    unsigned most_descriptors = 0;  // RLIMIT_NOFILE; 0: as it is
   };
   DaemonProcess(FakeFigures& figures, Settings settings);
   explicit DaemonProcess(FakeFigures& figures) : DaemonProcess(figures, Settings{}) {}
