@@ -36,14 +36,15 @@ bool DeviceMemory::MakeRoom(uint64_t bytes) {
   return true;
 }
 
+void DeviceMemory::AddProcess(Process process) {
+  if (!accounts_[process].initialised && initialised_++ == 0) used_ += spec_.opened_device;
+  accounts_[process].initialised = true;
+}
+
 bool DeviceMemory::AddContext(Process process) {
-  const bool first = !accounts_[process].had_context;
-  const uint64_t bytes = spec_.context_device + (first ? spec_.first_context_device : 0);
-  if (!MakeRoom(bytes)) return false;
-  Account& account = accounts_[process];
-  account.had_context = true;
-  ++account.contexts;
-  used_ += bytes;
+  if (!MakeRoom(spec_.context_device)) return false;
+  ++accounts_[process].contexts;
+  used_ += spec_.context_device;
   return true;
 }
 
@@ -71,26 +72,18 @@ bool DeviceMemory::Give(Process process, uint64_t bytes) {
 }
 
 bool DeviceMemory::TouchManaged(Process process, uint64_t bytes) {
-  {
-    const Account& account = accounts_[process];
-    const uint64_t from_device = bytes > account.managed_cache ? bytes - account.managed_cache : 0;
-    if (!MakeRoom(from_device)) return false;
-  }
   Account& account = accounts_[process];
-  if (!account.managed_started) {
-    account.managed_started = true;
-    // Kept only while there is room for it: the first program to need it gets it.
-    if (MakeRoom(bytes + spec_.managed_cache)) {
-      account.managed_cache += spec_.managed_cache;
-      used_ += spec_.managed_cache + bytes;
-      account.managed += bytes;
-      return true;
-    }
-  }
   const uint64_t cached = std::min(bytes, account.managed_cache);
-  account.managed_cache -= cached;
+  const uint64_t missing = bytes - cached;
+  // Whole batches while there is room for them, else what is needed.
+  const uint64_t batch = RoundUp(missing, spec_.managed_batch);
+  const uint64_t taken = MakeRoom(batch) ? batch : missing;
+  if (!MakeRoom(taken)) return false;
+  // Making room may have emptied this process's own cache.
+  if (account.managed_cache < cached) return TouchManaged(process, bytes);
+  account.managed_cache += taken - missing - cached;
   account.managed += bytes;
-  used_ += bytes - cached;
+  used_ += taken;
   return true;
 }
 
@@ -107,7 +100,7 @@ void DeviceMemory::RemoveProcess(Process process) {
   if (it == accounts_.end()) return;
   const Account& account = it->second;
   used_ -= account.contexts * spec_.context_device + account.taken + account.managed + account.managed_cache;
-  if (account.had_context) used_ -= spec_.first_context_device;
+  if (account.initialised && --initialised_ == 0) used_ -= spec_.opened_device;
   accounts_.erase(it);
 }
 

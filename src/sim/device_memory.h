@@ -24,6 +24,10 @@ class DeviceMemory {
   // Whether NVML lists the process: it does so from its first context on.
   bool Listed(Process process) const;
 
+  // cuInit. While any process is in this state the driver holds some memory of
+  // its own, in no process's figure.
+  void AddProcess(Process process);
+
   // Each is false, and changes nothing, when the memory is not there.
   bool AddContext(Process process);
   bool Take(Process process, uint64_t bytes);
@@ -44,8 +48,7 @@ class DeviceMemory {
     uint64_t taken = 0;          // allocations, in the own figure
     uint64_t managed = 0;        // touched managed pages
     uint64_t managed_cache = 0;  // free pages that managed memory keeps
-    bool managed_started = false;
-    bool had_context = false;
+    bool initialised = false;
   };
 
   // Makes room for `bytes`, from other processes' managed caches if need be.
@@ -53,6 +56,7 @@ class DeviceMemory {
 
   GpuSpec spec_;
   uint64_t used_ = 0;
+  uint64_t initialised_ = 0;  // processes
   std::map<Process, Account> accounts_;
 };
 

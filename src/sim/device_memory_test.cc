@@ -13,6 +13,9 @@ constexpr uint64_t kMiB = 1 << 20;
 TEST(DeviceMemory, ContextsCostWhatWasMeasured) {
   DeviceMemory memory(kH200);
   EXPECT_EQ(memory.free(), 150'109'880'320u);
+  memory.AddProcess(1);
+  EXPECT_EQ(memory.used(), 3'407'872u) << "by cuInit, before any context";
+  EXPECT_FALSE(memory.Listed(1));
   ASSERT_TRUE(memory.AddContext(1));
   EXPECT_EQ(memory.OwnBytes(1), 543'162'368u);
   EXPECT_EQ(memory.used(), 552'402'944u);
@@ -30,6 +33,7 @@ TEST(DeviceMemory, ContextsCostWhatWasMeasured) {
 
 TEST(DeviceMemory, FillsToTheMeasuredBrim) {
   DeviceMemory memory(kH200);
+  memory.AddProcess(1);
   ASSERT_TRUE(memory.AddContext(1));
   uint64_t taken = 0;
   for (uint64_t step = 1024 * kMiB; step >= 2 * kMiB; step /= 2) {
@@ -42,6 +46,7 @@ TEST(DeviceMemory, FillsToTheMeasuredBrim) {
 
 TEST(DeviceMemory, ManagedCountsForTheDeviceAlone) {
   DeviceMemory memory(kH200);
+  memory.AddProcess(1);
   ASSERT_TRUE(memory.AddContext(1));
   const uint64_t before = memory.used(), own = memory.OwnBytes(1);
   ASSERT_TRUE(memory.TouchManaged(1, 50 * kMiB));
@@ -59,6 +64,27 @@ TEST(DeviceMemory, ManagedCountsForTheDeviceAlone) {
   EXPECT_EQ(memory.free(), 3'276'800u) << "the cache is gone";
 }
 
+TEST(DeviceMemory, TheDriversOwnIsThereOnceForAllProcesses) {
+  DeviceMemory memory(kH200);
+  memory.AddProcess(1);
+  memory.AddProcess(2);
+  memory.AddProcess(2);
+  EXPECT_EQ(memory.used(), 3'407'872u);
+  memory.RemoveProcess(1);
+  EXPECT_EQ(memory.used(), 3'407'872u);
+  memory.RemoveProcess(2);
+  EXPECT_EQ(memory.used(), 0u);
+}
+
+TEST(DeviceMemory, ManagedMemoryComesInBatches) {
+  // 100 MiB touched at once held 128 MiB, and 28 of them after the free.
+  DeviceMemory memory(kH200);
+  ASSERT_TRUE(memory.TouchManaged(1, 100 * kMiB));
+  EXPECT_EQ(memory.used(), 134'217'728u);
+  ASSERT_TRUE(memory.FreeManaged(1, 100 * kMiB));
+  EXPECT_EQ(memory.used(), 29'360'128u);
+}
+
 TEST(DeviceMemory, RefusesWhatIsNotThereAndWhatIsNotHeld) {
   DeviceMemory memory(kH200);
   EXPECT_FALSE(memory.Take(1, 200ULL << 30));
@@ -74,9 +100,11 @@ TEST(DeviceMemory, RefusesWhatIsNotThereAndWhatIsNotHeld) {
 
 TEST(DeviceMemory, NothingOfAProcessOutlivesIt) {
   DeviceMemory memory(kH200);
+  memory.AddProcess(1);
+  memory.AddProcess(2);
   ASSERT_TRUE(memory.AddContext(1));
   ASSERT_TRUE(memory.AddContext(2));
-  const uint64_t neighbour = kH200.context_device + kH200.first_context_device;
+  const uint64_t neighbour = kH200.context_device + kH200.opened_device;
   ASSERT_TRUE(memory.AddContext(1));
   ASSERT_TRUE(memory.Take(1, 100 * kMiB));
   ASSERT_TRUE(memory.TouchManaged(1, 10 * kMiB));

@@ -11,14 +11,14 @@ namespace gpumux::sim {
 // how); those of other GPUs follow from them and are assumed (gpu_models.h).
 struct GpuSpec {
   // Memory, in bytes.
-  uint64_t nvml_total;            // what NVML calls total (v2: reserved + the next)
-  uint64_t usable;                // what a program can use, and what the driver calls total
-  uint64_t context_own;           // a context, in the process's own figure
-  uint64_t context_device;        // the same context, in the device's figure
-  uint64_t first_context_device;  // and once for a process that had any; stays until it ends
-  uint64_t headroom;              // the driver refuses what would leave less free than this
-  uint64_t managed_cache;         // taken on top of the first managed page a process touches
-  uint64_t default_stack_bytes;   // local memory of a thread that a context includes
+  uint64_t nvml_total;           // what NVML calls total (v2: reserved + the next)
+  uint64_t usable;               // what a program can use, and what the driver calls total
+  uint64_t context_own;          // a context, in the process's own figure
+  uint64_t context_device;       // the same context, in the device's figure
+  uint64_t opened_device;        // while any process has called cuInit, in the device's figure alone
+  uint64_t headroom;             // the driver refuses what would leave less free than this
+  uint64_t managed_batch;        // managed memory takes this much at a time, and keeps what is over
+  uint64_t default_stack_bytes;  // local memory of a thread that a context includes
 
   // Compute.
   int sms;
@@ -39,9 +39,9 @@ inline constexpr GpuSpec kH200 = {
     .usable = 150'109'880'320,
     .context_own = 543'162'368,
     .context_device = 548'995'072,
-    .first_context_device = 3'407'872,
+    .opened_device = 3'407'872,
     .headroom = 2 << 20,
-    .managed_cache = 78 << 20,
+    .managed_batch = 128 << 20,
     .default_stack_bytes = 1024,
     .sms = 132,
     .threads_per_sm = 2048,

@@ -178,6 +178,7 @@ bool Server::OnHello(uint64_t token, Source& source, const void* data, size_t si
     Client& client = clients_[source.client];
     client.pid = source.pid;
     client.control = token;
+    for (auto& gpu : gpus_) gpu->memory.AddProcess(source.client);
     if (const int pidfd = PeerProcess(source.fd, source.pid); pidfd >= 0) {
       client.process = Add({.kind = Kind::kProcess, .fd = pidfd, .client = source.client});
     }
