@@ -189,9 +189,9 @@ def caps(b):
     rows = []
     for kind in kinds:
         if kind == "tensorflow":
-            argv = [b.bin("gpumux-workload"), "--like", "tensorflow", "--touch", "--seconds", "1", "--hold", "1", "--json"]
+            argv = [b.bin("gpumux-workload"), "--like", "tensorflow", "--touch", "--seconds", "1", "--hold", "3", "--json"]
         else:
-            argv = [sys.executable, f"{HERE}/greedy.py", kind]
+            argv = [sys.executable, f"{HERE}/greedy.py", kind, "--hold", "3"]
         p = b.run("40GiB", argv, kind)
         sampler.watch(kind, p.pid, cap)
         result, code = b.json_of(p)
