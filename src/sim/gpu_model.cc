@@ -23,12 +23,12 @@ void GpuModel::Step(Time t) {
   if (t <= clock_) return;
   if (phase_ == Phase::kRunning) {
     processes_.at(*holder_).local += t - clock_;
-    if (!busy_.empty() && busy_.back().second == clock_) {
-      busy_.back().second = t;
+    if (!busy_.empty() && busy_.back().end == clock_ && busy_.back().process == *holder_) {
+      busy_.back().end = t;
     } else {
-      busy_.emplace_back(clock_, t);
+      busy_.push_back({clock_, t, *holder_});
     }
-    while (busy_.front().second + kBusyHistory < t) busy_.pop_front();
+    while (busy_.front().end + kBusyHistory < t) busy_.pop_front();
   }
   clock_ = t;
 }
@@ -195,13 +195,20 @@ void GpuModel::Hold(Process id) {
 
 std::vector<GpuModel::Completion> GpuModel::TakeCompletions() { return std::exchange(completions_, {}); }
 
-double GpuModel::BusyShare(Time now, Time window) {
+double GpuModel::BusyShare(Time now, Time window) { return BusyShareOf(now, window, std::nullopt); }
+
+double GpuModel::BusyShare(Time now, Time window, Process process) {
+  return BusyShareOf(now, window, process);
+}
+
+double GpuModel::BusyShareOf(Time now, Time window, std::optional<Process> process) {
   Advance(now);
   window = std::min(window, kBusyHistory);
   Time busy{};
-  for (const auto& [begin, end] : busy_) {
-    const Time from = std::max(begin, clock_ - window);
-    if (end > from) busy += end - from;
+  for (const Busy& span : busy_) {
+    if (process && span.process != *process) continue;
+    const Time from = std::max(span.begin, clock_ - window);
+    if (span.end > from) busy += span.end - from;
   }
   return static_cast<double>(busy.count()) / static_cast<double>(window.count());
 }

@@ -63,6 +63,8 @@ class GpuModel {
   // How much of the window that ends at `now` a kernel was running, 0 to 1. Of
   // the last second at most.
   double BusyShare(Time now, Time window);
+  // The same of one process's kernels.
+  double BusyShare(Time now, Time window, Process process);
 
   uint64_t switches() const { return switches_; }
 
@@ -104,6 +106,7 @@ class GpuModel {
   void Reschedule();
   void BeginSwitch(Process to);
   void Hold(Process process);
+  double BusyShareOf(Time now, Time window, std::optional<Process> process);
   std::optional<Process> NextReady(Process after) const;
 
   GpuSpec spec_;
@@ -116,7 +119,11 @@ class GpuModel {
   uint64_t next_order_ = 0;
   uint64_t switches_ = 0;
   std::vector<Completion> completions_;
-  std::deque<std::pair<Time, Time>> busy_;  // of the last second
+  struct Busy {
+    Time begin, end;
+    Process process;
+  };
+  std::deque<Busy> busy_;  // of the last second
 };
 
 }  // namespace gpumux::sim

@@ -17,7 +17,7 @@
 namespace gpumux::softgpu {
 
 inline constexpr uint32_t kMagic = 0x47505553;
-inline constexpr uint32_t kVersion = 1;
+inline constexpr uint32_t kVersion = 2;
 inline constexpr uint32_t kMaxGpus = 64;
 inline constexpr char kSocketName[] = "gpu.sock";
 inline constexpr char kStartLockName[] = "start.lock";
@@ -29,20 +29,22 @@ enum class Role : uint32_t { kNvml = 1, kCuda = 2, kWork = 3 };
 enum class Op : uint32_t {
   kHello = 1,
   kMemory,       // -> values: total, reserved (NVML), usable, used
-  kUtilization,  // -> value[0]: ppm of the last second with a kernel running
+  kUtilization,  // -> values: ppm of the last second with a kernel running, compute mode
   kProcesses,    // -> a ProcessList
   kAddContext,   // kCuda only from here on
   kRemoveContext,
-  kTake,          // amount: bytes
-  kGive,          // amount: bytes
-  kTouchManaged,  // amount: bytes
-  kFreeManaged,   // amount: bytes
-  kLaunch,        // kWork: a Launch
-  kDropStream,    // kWork: a Launch of which only gpu and stream count
-  kCompletion,    // server -> kWork: a Completion
+  kTake,            // amount: bytes
+  kGive,            // amount: bytes
+  kTouchManaged,    // amount: bytes
+  kFreeManaged,     // amount: bytes
+  kLaunch,          // kWork: a Launch
+  kDropStream,      // kWork: a Launch of which only gpu and stream count
+  kCompletion,      // server -> kWork: a Completion
+  kDescribe,        // any role: -> a Description
+  kSetComputeMode,  // any role, of root: amount: NVML's number of the mode
 };
 
-enum class Answer : uint32_t { kOk = 0, kOutOfMemory = 1, kInvalid = 2, kRefused = 3 };
+enum class Answer : uint32_t { kOk = 0, kOutOfMemory = 1, kInvalid = 2, kRefused = 3, kBusy = 4 };
 
 struct Hello {
   Op op = Op::kHello;
@@ -72,8 +74,8 @@ struct Reply {
 };
 
 struct ProcessEntry {
-  uint32_t pid = 0;  // in the server's pid namespace
-  uint32_t pad = 0;
+  uint32_t pid = 0;       // in the server's pid namespace
+  uint32_t busy_ppm = 0;  // of the last second
   uint64_t own_bytes = 0;
 };
 inline constexpr uint32_t kMaxListed = 2048;
@@ -82,6 +84,34 @@ struct ProcessList {
   uint32_t count = 0;
   ProcessEntry entries[kMaxListed];
 };
+
+// What a GPU is: figures and names that do not change while the server runs.
+struct Description {
+  Answer answer = Answer::kOk;
+  uint32_t pad = 0;
+  char name[96] = {};  // with the mark of a simulation
+  unsigned char uuid[16] = {};
+  char driver_version[24] = {};
+  int32_t cuda_version = 0;
+  uint32_t pci_device = 0;  // 16 bits; 0: none
+  uint32_t pci_subsystem = 0;
+  int32_t sms = 0;
+  int32_t threads_per_sm = 0;
+  int32_t blocks_per_sm = 0;
+  int32_t major = 0;
+  int32_t minor = 0;
+  int32_t clock_mhz = 0;
+  int32_t memory_clock_mhz = 0;
+  int32_t bus_bits = 0;
+  uint32_t l2_kib = 0;
+  uint32_t shared_kib_per_sm = 0;
+  uint32_t flags = 0;
+  uint64_t total = 0;   // NVML's
+  uint64_t usable = 0;  // what a program can use
+};
+inline constexpr uint32_t kFlagMig = 1;  // can be partitioned
+inline constexpr uint32_t kFlagEcc = 2;
+inline constexpr uint32_t kFlagUnified = 4;  // no memory of its own
 
 struct Launch {
   Op op = Op::kLaunch;
@@ -107,6 +137,7 @@ struct Completion {
 
 static_assert(sizeof(Hello) == 24 && sizeof(HelloReply) == 24);
 static_assert(sizeof(Request) == 16 && sizeof(Reply) == 40);
+static_assert(sizeof(Description) == 216);
 static_assert(sizeof(Launch) == 48 && sizeof(Completion) == 32);
 
 }  // namespace gpumux::softgpu

@@ -441,7 +441,7 @@ TEST_F(SoftGpuProcesses, TheServerDropsWhoeverBreaksTheProtocol) {
 }
 
 TEST_F(SoftGpuProcesses, AWrongSpecIsAnErrorAndOffIsNoGpu) {
-  for (const char* spec : {"H100", "0xH200", "x", "65xH200", "-1xH200", "2xH200x"}) {
+  for (const char* spec : {"H201", "0xH200", "x", "65xH200", "-1xH200", "2xH200x"}) {
     setenv("GPUMUX_SOFTGPU", spec, 1);
     InChild([&] {
       EXPECT_EQ(CU(cuInit, unsigned)(0), CUDA_ERROR_SYSTEM_NOT_READY) << spec;

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <ctime>
 
+#include "sim/gpu_spec_parser.h"
 #include "softgpu/client/start_server.h"
 
 namespace gpumux::softgpu {
@@ -85,6 +86,12 @@ Location FindLocation() {
     location.dir = own + "/softgpu";
     struct stat st;
     location.foreign = lstat(own.c_str(), &st) == 0 && (!S_ISDIR(st.st_mode) || st.st_uid != getuid());
+  }
+  if (sim::IsGpuDocumentPath(location.spec) && location.spec.front() != '/') {
+    if (char* here = getcwd(nullptr, 0); here != nullptr) {
+      location.spec = std::string(here) + "/" + location.spec;
+      free(here);
+    }
   }
   if (location.dir.front() != '/') {
     // The server works from another directory.
@@ -167,25 +174,20 @@ bool Connection::Processes(uint32_t gpu, ProcessList* list) {
          n == kHead + static_cast<ssize_t>(list->count * sizeof(ProcessEntry));
 }
 
-GpuUuid MakeUuid(uint64_t identity, uint32_t index) {
-  // splitmix64: two well-mixed words from the directory and the ordinal.
-  auto mix = [](uint64_t x) {
-    x += 0x9e3779b97f4a7c15;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-    return x ^ (x >> 31);
-  };
-  const uint64_t words[2] = {mix(identity + index), mix(mix(identity) ^ (index + 1))};
-  GpuUuid uuid;
-  memcpy(uuid.bytes, words, sizeof(words));
-  uuid.text = "GPU-";
-  for (int i = 0; i < 16; ++i) {
-    if (i == 4 || i == 6 || i == 8 || i == 10) uuid.text += '-';
-    char hex[3];
-    snprintf(hex, sizeof(hex), "%02x", uuid.bytes[i]);
-    uuid.text += hex;
+bool Connection::Describe(std::vector<Description>* gpus) {
+  std::lock_guard lock(mutex_);
+  gpus->clear();
+  for (uint32_t i = 0; i < hello_.gpus; ++i) {
+    const Request request{Op::kDescribe, i, 0};
+    Description gpu;
+    if (!Usable() || !SendAll(fd_, &request, sizeof(request)) ||
+        Receive(fd_, &gpu, sizeof(gpu)) != sizeof(gpu) || gpu.answer != Answer::kOk) {
+      return false;
+    }
+    gpu.name[sizeof(gpu.name) - 1] = gpu.driver_version[sizeof(gpu.driver_version) - 1] = 0;
+    gpus->push_back(gpu);
   }
-  return uuid;
+  return true;
 }
 
 }  // namespace gpumux::softgpu

@@ -4,8 +4,10 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "softgpu/protocol.h"
+#include "softgpu/uuid.h"
 
 namespace gpumux::softgpu {
 
@@ -36,11 +38,12 @@ class Connection {
 
   bool Usable() const;
   uint32_t gpus() const { return hello_.gpus; }
-  uint64_t identity() const { return hello_.identity; }
 
   // Nothing when the server is gone.
   std::optional<Reply> Call(Op op, uint32_t gpu, uint64_t amount = 0);
   bool Processes(uint32_t gpu, ProcessList* list);
+  // Each GPU of the server, whole or not at all.
+  bool Describe(std::vector<Description>* gpus);
 
   void Close();
 
@@ -51,12 +54,5 @@ class Connection {
   HelloReply hello_;
   std::string dir_;
 };
-
-// "GPU-8-4-4-4-12" and the 16 bytes of it for GPU `index` of a directory.
-struct GpuUuid {
-  unsigned char bytes[16];
-  std::string text;
-};
-GpuUuid MakeUuid(uint64_t identity, uint32_t index);
 
 }  // namespace gpumux::softgpu

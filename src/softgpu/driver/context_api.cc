@@ -54,6 +54,7 @@ Context* NewContext(Device* device, bool primary) {
 CUresult Activate(Context* context) {
   Answer answer = Driver::Get().Change(*context->device, Op::kAddContext);
   if (answer == Answer::kOutOfMemory) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (answer == Answer::kBusy) return CUDA_ERROR_DEVICE_UNAVAILABLE;
   if (answer != Answer::kOk) return CUDA_ERROR_UNKNOWN;
   if (!Engine::Get().Start()) {
     Driver::Get().Change(*context->device, Op::kRemoveContext);

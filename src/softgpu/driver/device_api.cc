@@ -3,7 +3,6 @@
 #include <cstdio>
 #include <cstring>
 
-#include "sim/gpu_spec.h"
 #include "softgpu/driver/api.h"
 #include "softgpu/driver/device_attributes.h"
 #include "softgpu/driver/driver.h"
@@ -36,7 +35,7 @@ GPUMUX_CU cuDeviceGet(CUdevice* out, int ordinal) {
 GPUMUX_CU cuDeviceGetName(char* name, int length, CUdevice ordinal) {
   REQUIRE_DEVICE(device, ordinal);
   if (name == nullptr || length <= 0) return CUDA_ERROR_INVALID_VALUE;
-  snprintf(name, static_cast<size_t>(length), "%s", kDeviceName);
+  snprintf(name, static_cast<size_t>(length), "%s", device->description.name);
   return CUDA_SUCCESS;
 }
 
@@ -54,14 +53,21 @@ GPUMUX_CU cuDeviceGetUuid_v2(CUuuid* out, CUdevice device) { return Uuid(out, de
 GPUMUX_CU cuDeviceTotalMem_v2(size_t* bytes, CUdevice ordinal) {
   REQUIRE_DEVICE(device, ordinal);
   if (bytes == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *bytes = sim::kH200.usable;
+  *bytes = device->description.usable;
   return CUDA_SUCCESS;
 }
 
 GPUMUX_CU cuDeviceGetAttribute(int* value, int attribute, CUdevice ordinal) {
   REQUIRE_DEVICE(device, ordinal);
   if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const auto found = DeviceAttribute(attribute, device->gpu);
+  constexpr int kComputeMode = 20;  // the one attribute that can change
+  if (attribute == kComputeMode) {
+    const auto mode = Driver::Get().ComputeMode(*device);
+    if (!mode) return CUDA_ERROR_UNKNOWN;
+    *value = *mode;
+    return CUDA_SUCCESS;
+  }
+  const auto found = DeviceAttribute(attribute, device->gpu, device->description);
   if (!found) return CUDA_ERROR_INVALID_VALUE;
   *value = *found;
   return CUDA_SUCCESS;
@@ -70,8 +76,8 @@ GPUMUX_CU cuDeviceGetAttribute(int* value, int attribute, CUdevice ordinal) {
 GPUMUX_CU cuDeviceComputeCapability(int* major, int* minor, CUdevice ordinal) {
   REQUIRE_DEVICE(device, ordinal);
   if (major == nullptr || minor == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *major = 9;
-  *minor = 0;
+  *major = device->description.major;
+  *minor = device->description.minor;
   return CUDA_SUCCESS;
 }
 
@@ -112,7 +118,8 @@ GPUMUX_CU cuDeviceGetProperties(int* properties, CUdevice ordinal) {
   REQUIRE_DEVICE(device, ordinal);
   if (properties == nullptr) return CUDA_ERROR_INVALID_VALUE;
   constexpr int kFields[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14};
-  for (size_t i = 0; i < std::size(kFields); ++i) properties[i] = *DeviceAttribute(kFields[i], device->gpu);
+  for (size_t i = 0; i < std::size(kFields); ++i)
+    properties[i] = *DeviceAttribute(kFields[i], device->gpu, device->description);
   return CUDA_SUCCESS;
 }
 

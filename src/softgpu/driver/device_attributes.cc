@@ -164,9 +164,54 @@ static_assert(std::size(kValues) == 147);
 
 }  // namespace
 
-std::optional<int> DeviceAttribute(int attribute, uint32_t gpu) {
-  if (attribute == 33) return static_cast<int>(PciBus(gpu));
+std::optional<int> DeviceAttribute(int attribute, uint32_t gpu, const Description& d) {
   if (attribute < 1 || attribute > static_cast<int>(std::size(kValues))) return std::nullopt;
+  const int l2 = static_cast<int>(d.l2_kib) * 1024;
+  // A block may have all of an SM's shared memory but 1 KiB; Turing's may have all.
+  const int shared = static_cast<int>(d.shared_kib_per_sm) * 1024;
+  const bool unified = (d.flags & kFlagUnified) != 0;
+  switch (attribute) {
+    case 13:
+      return d.clock_mhz * 1000;
+    case 16:
+      return d.sms;
+    case 18:  // integrated
+      return unified ? 1 : 0;
+    case 32:
+      return (d.flags & kFlagEcc) != 0 ? 1 : 0;
+    case 33:
+      return static_cast<int>(PciBus(gpu));
+    case 36:
+      return d.memory_clock_mhz * 1000;
+    case 37:
+      return d.bus_bits;
+    case 38:
+      return l2;
+    case 39:
+      return d.threads_per_sm;
+    case 75:
+      return d.major;
+    case 76:
+      return d.minor;
+    case 81:
+      return shared;
+    case 97:
+      return d.major >= 8 ? shared - 1024 : shared;
+    case 106:
+      return d.blocks_per_sm;
+    case 108:  // of the L2, what may persist
+      return d.major >= 8 ? l2 / 8 * 5 : 0;
+    case 109:  // access policy window
+      return d.major >= 8 ? kValues[attribute - 1] : 0;
+    case 120:  // clusters
+      return d.major >= 9 ? 1 : 0;
+    case 139:
+      return d.pci_device != 0 ? static_cast<int>(d.pci_device << 16 | 0x10de) : 0;
+    case 140:
+      return static_cast<int>(d.pci_subsystem);
+    default:
+      break;
+  }
   return kValues[attribute - 1];
 }
 

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdlib>
 
+#include "softgpu/driver/driver_version.h"
 #include "softgpu/driver/visible_devices.h"
 
 namespace gpumux::softgpu {
@@ -36,16 +37,22 @@ CUresult Driver::Init() {
   }
   if (FindLocation().off) return CUDA_ERROR_NO_DEVICE;
   if (!connection_.Open(Role::kCuda)) return CUDA_ERROR_SYSTEM_NOT_READY;
-  std::vector<std::string> uuids;
-  for (uint32_t i = 0; i < connection_.gpus(); ++i) uuids.push_back(MakeUuid(connection_.identity(), i).text);
-  const char* list = getenv("CUDA_VISIBLE_DEVICES");
+  std::vector<Description> gpus;
+  if (!connection_.Describe(&gpus) || gpus.empty()) return CUDA_ERROR_SYSTEM_NOT_READY;
+  SetCudaVersion(gpus.front().cuda_version);
+  std::vector<VisibleGpu> all;
+  for (const Description& gpu : gpus) all.push_back({UuidOf(gpu.uuid).text, gpu.sms});
+  const auto variable = [](const char* name) {
+    const char* value = getenv(name);
+    return value != nullptr ? std::optional<std::string_view>(value) : std::nullopt;
+  };
   std::vector<std::unique_ptr<Device>> devices;
-  for (uint32_t gpu :
-       VisibleDevices(list != nullptr ? std::optional<std::string_view>(list) : std::nullopt, uuids)) {
+  for (uint32_t gpu : VisibleDevices(variable("CUDA_VISIBLE_DEVICES"), variable("CUDA_DEVICE_ORDER"), all)) {
     auto device = std::make_unique<Device>();
     device->ordinal = static_cast<CUdevice>(devices.size());
     device->gpu = gpu;
-    device->uuid = MakeUuid(connection_.identity(), gpu);
+    device->description = gpus[gpu];
+    device->uuid = UuidOf(gpus[gpu].uuid);
     devices.push_back(std::move(device));
   }
   if (devices.empty()) {
@@ -72,6 +79,12 @@ Device* Driver::FindDevice(CUdevice ordinal) {
 Answer Driver::Change(const Device& device, Op op, uint64_t amount) {
   const auto reply = connection_.Call(op, device.gpu, amount);
   return reply ? reply->answer : Answer::kInvalid;
+}
+
+std::optional<int> Driver::ComputeMode(const Device& device) {
+  const auto reply = connection_.Call(Op::kUtilization, device.gpu);
+  if (!reply || reply->answer != Answer::kOk) return std::nullopt;
+  return static_cast<int>(reply->values[1]);
 }
 
 std::optional<Driver::Memory> Driver::QueryMemory(const Device& device) {

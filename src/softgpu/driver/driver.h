@@ -16,14 +16,13 @@ namespace gpumux::softgpu {
 struct Context;
 struct Pool;
 
-inline constexpr int kDriverVersion = 13000;
-
 // A GPU as this process sees it: visible, and in the order of
-// CUDA_VISIBLE_DEVICES.
+// CUDA_DEVICE_ORDER and CUDA_VISIBLE_DEVICES.
 struct Device {
   cuda::CUdevice ordinal = 0;
   uint32_t gpu = 0;  // the server's number
   GpuUuid uuid;
+  Description description;
   Context* primary = nullptr;  // one object for life, active or not
   unsigned primary_count = 0;
   Pool* default_pool = nullptr;
@@ -50,6 +49,8 @@ class Driver {
     uint64_t free = 0;
   };
   std::optional<Memory> QueryMemory(const Device& device);
+  // NVML's number of it; nothing when the server is gone.
+  std::optional<int> ComputeMode(const Device& device);
   int OpenWork() { return connection_.OpenWork(); }
 
  private:

@@ -8,6 +8,7 @@
 
 namespace gpumux::softgpu {
 
+inline constexpr auto CUDA_ERROR_DEVICE_UNAVAILABLE = static_cast<cuda::CUresult>(46);
 inline constexpr auto CUDA_ERROR_UNSUPPORTED_LIMIT = static_cast<cuda::CUresult>(215);
 inline constexpr auto CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY = static_cast<cuda::CUresult>(224);
 inline constexpr auto CUDA_ERROR_PEER_ACCESS_UNSUPPORTED = static_cast<cuda::CUresult>(217);

@@ -3,6 +3,7 @@
 // Initialisation, versions, and how a program finds the other entry points.
 #include "softgpu/driver/api.h"
 #include "softgpu/driver/driver.h"
+#include "softgpu/driver/driver_version.h"
 #include "softgpu/driver/proc_address.h"
 
 namespace gpumux::softgpu {
@@ -16,7 +17,7 @@ GPUMUX_CU cuInit(unsigned flags) {
 
 GPUMUX_CU cuDriverGetVersion(int* version) {
   if (version == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *version = kDriverVersion;
+  *version = CudaVersion();
   return CUDA_SUCCESS;
 }
 

@@ -307,10 +307,11 @@ namespace {
 CUresult Occupancy(int* blocks, CUfunction handle, int threads, size_t shared) {
   REQUIRE_FUNCTION(function, handle);
   if (blocks == nullptr || threads <= 0) return CUDA_ERROR_INVALID_VALUE;
+  const Description& gpu = context->device->description;
   int fit = threads > sim::kH200.threads_per_block
                 ? 0
-                : std::min(sim::kH200.threads_per_sm / ((threads + 31) / 32 * 32), sim::kH200.blocks_per_sm);
-  if (shared > 0) fit = std::min(fit, static_cast<int>(233472 / (shared + 1024)));
+                : std::min(gpu.threads_per_sm / ((threads + 31) / 32 * 32), gpu.blocks_per_sm);
+  if (shared > 0) fit = std::min(fit, static_cast<int>(gpu.shared_kib_per_sm * 1024 / (shared + 1024)));
   *blocks = fit;
   return CUDA_SUCCESS;
 }

@@ -8,7 +8,7 @@
 #include <iterator>
 #include <string_view>
 
-#include "softgpu/driver/driver.h"
+#include "softgpu/driver/driver_version.h"
 
 #define GPUMUX_ENTRY(stem, version, flavour, symbol) extern "C" int symbol();
 namespace gpumux::softgpu::table {
@@ -49,14 +49,21 @@ struct ByStem {
 
 CUresult FindEntryPoint(const char* name, int version, cuuint64_t flags, void** out,
                         CUdriverProcAddressQueryResult* status) {
-  if (name == nullptr || out == nullptr || version > kDriverVersion) return CUDA_ERROR_INVALID_VALUE;
+  if (name == nullptr || out == nullptr || version > CudaVersion()) return CUDA_ERROR_INVALID_VALUE;
   static const ByStem& by_stem = *new ByStem;
   const std::string_view stem(name);
   auto begin = std::lower_bound(std::begin(by_stem.rows), std::end(by_stem.rows), stem,
                                 [](const Row& row, std::string_view s) { return row.stem < s; });
   auto end = begin;
-  bool per_thread = false;
-  for (; end != std::end(by_stem.rows) && end->stem == stem; ++end) per_thread |= end->flavour == kPerThread;
+  // An older driver has no row that is newer than itself, nor a stem that
+  // has newer ones alone.
+  const auto lacks = [](const Row& row) { return row.version > CudaVersion(); };
+  bool per_thread = false, exists = false;
+  for (; end != std::end(by_stem.rows) && end->stem == stem; ++end) {
+    if (lacks(*end)) continue;
+    exists = true;
+    per_thread |= end->flavour == kPerThread;
+  }
   const Flavour wanted =
       per_thread && (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) ? kPerThread : kLegacy;
   const Row* best = nullptr;
@@ -69,7 +76,7 @@ CUresult FindEntryPoint(const char* name, int version, cuuint64_t flags, void** 
   *out = best != nullptr ? reinterpret_cast<void*>(best->function) : nullptr;
   if (status != nullptr) {
     *status = best != nullptr ? CU_GET_PROC_ADDRESS_SUCCESS
-              : begin != end  ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
+              : exists  ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
                               : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
   }
   return CUDA_SUCCESS;

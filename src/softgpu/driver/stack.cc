@@ -16,11 +16,11 @@ std::mutex& Mutex() {
   return *mutex;
 }
 
-uint64_t Need(uint64_t bytes_per_thread) {
+uint64_t Need(const Device& device, uint64_t bytes_per_thread) {
   const uint64_t base = sim::kH200.default_stack_bytes;
   if (bytes_per_thread <= base) return 0;
   const uint64_t threads =
-      static_cast<uint64_t>(sim::kH200.sms) * static_cast<uint64_t>(sim::kH200.threads_per_sm);
+      static_cast<uint64_t>(device.description.sms) * static_cast<uint64_t>(device.description.threads_per_sm);
   return sim::RoundUp((bytes_per_thread - base) * threads, sim::kPageBytes);
 }
 
@@ -42,7 +42,7 @@ bool Resize(Context* context, uint64_t need) {
 
 bool SetStack(Context* context, uint64_t bytes_per_thread) {
   std::lock_guard lock(Mutex());
-  if (!Resize(context, Need(bytes_per_thread))) return false;
+  if (!Resize(context, Need(*context->device, bytes_per_thread))) return false;
   context->stack_bytes = bytes_per_thread;
   return true;
 }
@@ -50,7 +50,7 @@ bool SetStack(Context* context, uint64_t bytes_per_thread) {
 bool GrowStack(Context* context, uint64_t bytes_per_thread) {
   if (bytes_per_thread <= sim::kH200.default_stack_bytes) return true;
   std::lock_guard lock(Mutex());
-  const uint64_t need = Need(sim::RoundUp(bytes_per_thread, 16));
+  const uint64_t need = Need(*context->device, sim::RoundUp(bytes_per_thread, 16));
   return need <= context->stack_taken || Resize(context, need);
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <numeric>
 
 namespace gpumux::softgpu {
 
@@ -28,12 +29,18 @@ std::optional<uint32_t> Match(std::string_view entry, const std::vector<std::str
 }  // namespace
 
 std::vector<uint32_t> VisibleDevices(std::optional<std::string_view> list,
-                                     const std::vector<std::string>& uuids) {
-  std::vector<uint32_t> visible;
-  if (!list) {
-    for (uint32_t i = 0; i < uuids.size(); ++i) visible.push_back(i);
-    return visible;
+                                     std::optional<std::string_view> order,
+                                     const std::vector<VisibleGpu>& gpus) {
+  std::vector<uint32_t> by_order(gpus.size());
+  std::iota(by_order.begin(), by_order.end(), 0);
+  if (order != "PCI_BUS_ID") {
+    std::stable_sort(by_order.begin(), by_order.end(),
+                     [&](uint32_t a, uint32_t b) { return gpus[a].sms > gpus[b].sms; });
   }
+  if (!list) return by_order;
+  std::vector<std::string> uuids;
+  for (uint32_t gpu : by_order) uuids.push_back(gpus[gpu].uuid);
+  std::vector<uint32_t> visible;
   std::string_view rest = *list;
   while (!rest.empty()) {
     const size_t comma = rest.find(',');
@@ -43,8 +50,8 @@ std::vector<uint32_t> VisibleDevices(std::optional<std::string_view> list,
     while (!entry.empty() && entry.back() == ' ') entry.remove_suffix(1);
     const auto gpu = Match(entry, uuids);
     if (!gpu) break;
-    if (std::find(visible.begin(), visible.end(), *gpu) != visible.end()) return {};
-    visible.push_back(*gpu);
+    if (std::find(visible.begin(), visible.end(), by_order[*gpu]) != visible.end()) return {};
+    visible.push_back(by_order[*gpu]);
   }
   return visible;
 }

@@ -9,11 +9,20 @@
 
 namespace gpumux::softgpu {
 
-// Which of the GPUs named by `uuids` a program sees, and in which order, given
-// its CUDA_VISIBLE_DEVICES (nothing: all). Entries are ordinals or beginnings of
-// a UUID that fit one GPU alone; the first entry that is neither, or names a
-// GPU a second time, ends the list, as in the driver (a repeated one leaves none).
+struct VisibleGpu {
+  std::string uuid;
+  int sms = 0;
+};
+
+// Which of `gpus`, given by PCI bus, a program sees, and in which order, given
+// its CUDA_VISIBLE_DEVICES (nothing: all) and CUDA_DEVICE_ORDER. The order comes
+// first, and ordinals in the list count in it: PCI_BUS_ID is by bus, anything
+// else is FASTEST_FIRST, here by SMs and by bus among equals. Entries are
+// ordinals or beginnings of a UUID that fit one GPU alone; the first entry that
+// is neither, as a MIG device's, or names a GPU a second time, ends the list,
+// as in the driver (a repeated one leaves none).
 std::vector<uint32_t> VisibleDevices(std::optional<std::string_view> list,
-                                     const std::vector<std::string>& uuids);
+                                     std::optional<std::string_view> order,
+                                     const std::vector<VisibleGpu>& gpus);
 
 }  // namespace gpumux::softgpu

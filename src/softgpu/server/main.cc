@@ -12,29 +12,46 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <charconv>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
-#include <optional>
 #include <string>
-#include <string_view>
 
+#include "sim/gpu_spec_parser.h"
 #include "softgpu/server/server.h"
 
 namespace gpumux::softgpu {
 namespace {
 
-// "H200" or "4xH200".
-std::optional<uint32_t> ParseSpec(std::string_view spec) {
-  uint32_t gpus = 1;
-  if (const size_t x = spec.find('x'); x != std::string_view::npos) {
-    const auto [end, error] = std::from_chars(spec.data(), spec.data() + x, gpus);
-    if (error != std::errc() || end != spec.data() + x || gpus == 0 || gpus > kMaxGpus) return std::nullopt;
-    spec.remove_prefix(x + 1);
+constexpr size_t kMaxDocumentBytes = 1 << 20;
+
+// The text of a file that is one: no device, no pipe that never ends.
+Result<std::string> ReadDocument(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  struct stat st;
+  if (fd < 0) return Fail(Code::kNotFound, path + ": " + strerror(errno));
+  std::string text;
+  bool good =
+      fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size <= static_cast<off_t>(kMaxDocumentBytes);
+  while (good) {
+    char buffer[4096];
+    const ssize_t n = read(fd, buffer, sizeof(buffer));
+    if (n == 0) break;
+    good = n > 0 && text.size() <= kMaxDocumentBytes;
+    if (good) text.append(buffer, static_cast<size_t>(n));
   }
-  if (spec != "H200") return std::nullopt;
-  return gpus;
+  close(fd);
+  if (!good) return Fail(Code::kInvalid, path + ": not a file of at most 1 MiB");
+  return text;
+}
+
+Result<sim::Machine> ParseSpec(const std::string& spec) {
+  if (!sim::IsGpuDocumentPath(spec)) return sim::ParseGpuList(spec);
+  auto text = ReadDocument(spec);
+  if (!text) return tl::unexpected(text.error());
+  auto machine = sim::ParseGpuDocument(*text);
+  if (!machine) machine.error().message = spec + ": " + machine.error().message;
+  return machine;
 }
 
 int OpenLock(const std::string& path) {
@@ -85,10 +102,9 @@ int Main(int argc, char** argv) {
   // What it had open is not ours to keep open either.
   close_range(3, ~0U, 0);
 
-  const auto gpus = ParseSpec(argv[2]);
-  if (!gpus) {
-    fprintf(stderr, "gpumux-softgpud: GPUMUX_SOFTGPU=%s is not \"H200\" or \"NxH200\" (N from 1 to %u)\n",
-            argv[2], kMaxGpus);
+  const auto machine = ParseSpec(argv[2]);
+  if (!machine) {
+    fprintf(stderr, "gpumux-softgpud: GPUMUX_SOFTGPU: %s\n", machine.error().ToString().c_str());
     return 2;
   }
   struct stat st;
@@ -133,7 +149,7 @@ int Main(int argc, char** argv) {
   if (write(ready[1], &ok, 1) != 1) return 1;
   close(ready[1]);
   {
-    Server server(listener, *gpus, identity);
+    Server server(listener, *machine, identity);
     server.Run(std::chrono::seconds(3));
     unlink((dir + "/" + kSocketName).c_str());
   }

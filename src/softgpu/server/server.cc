@@ -9,9 +9,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <ctime>
 #include <utility>
+
+#include "softgpu/names.h"
+#include "softgpu/uuid.h"
 
 namespace gpumux::softgpu {
 
@@ -46,14 +50,51 @@ bool SendOne(int fd, const T& message) {
   return send(fd, &message, sizeof(message), MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof(message);
 }
 
+// NVML's numbers of compute modes.
+constexpr uint64_t kDefault = 0, kProhibited = 2, kExclusiveProcess = 3;
+
+Description Describe(const sim::Machine& machine, uint32_t index, uint64_t identity) {
+  const sim::GpuInstance& gpu = machine.gpus[index];
+  Description d;
+  snprintf(d.name, sizeof(d.name), "%.60s%s", gpu.name.c_str(), kSimulatedMark);
+  if (gpu.uuid) {
+    memcpy(d.uuid, gpu.uuid->data(), sizeof(d.uuid));
+  } else {
+    memcpy(d.uuid, MakeUuid(identity, index).bytes, sizeof(d.uuid));
+  }
+  snprintf(d.driver_version, sizeof(d.driver_version), "%s",
+           machine.driver_version.empty() ? kSystemDriverVersion : machine.driver_version.c_str());
+  d.cuda_version = machine.cuda_version != 0 ? machine.cuda_version : kDriverVersion;
+  d.pci_device = gpu.model.pci_device;
+  d.pci_subsystem = gpu.model.pci_subsystem;
+  d.sms = gpu.spec.sms;
+  d.threads_per_sm = gpu.spec.threads_per_sm;
+  d.blocks_per_sm = gpu.spec.blocks_per_sm;
+  d.major = gpu.model.major;
+  d.minor = gpu.model.minor;
+  d.clock_mhz = gpu.model.clock_mhz;
+  d.memory_clock_mhz = gpu.model.memory_clock_mhz;
+  d.bus_bits = gpu.model.bus_bits;
+  d.l2_kib = gpu.model.l2_kib;
+  d.shared_kib_per_sm = gpu.model.shared_kib_per_sm;
+  d.flags = (gpu.model.mig ? kFlagMig : 0) | (gpu.model.ecc ? kFlagEcc : 0) |
+            (gpu.model.unified ? kFlagUnified : 0);
+  d.total = gpu.spec.nvml_total;
+  d.usable = gpu.spec.usable;
+  return d;
+}
+
 }  // namespace
 
-Server::Server(int listener, uint32_t gpus, uint64_t identity) : identity_(identity) {
+Server::Server(int listener, const sim::Machine& machine, uint64_t identity) : identity_(identity) {
   epoll_ = epoll_create1(EPOLL_CLOEXEC);
   timer_ = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
   Add({.kind = Kind::kListener, .fd = listener});
   Add({.kind = Kind::kTimer, .fd = timer_});
-  for (uint32_t i = 0; i < gpus; ++i) gpus_.push_back(std::make_unique<Gpu>(sim::kH200));
+  for (uint32_t i = 0; i < machine.gpus.size(); ++i) {
+    gpus_.push_back(std::make_unique<Gpu>(machine.gpus[i].spec));
+    gpus_.back()->description = Describe(machine, i, identity);
+  }
 }
 
 Server::~Server() {
@@ -128,7 +169,7 @@ void Server::Accept() {
     close(fd);
     return;
   }
-  Add({.kind = Kind::kPeer, .fd = fd, .pid = peer.pid});
+  Add({.kind = Kind::kPeer, .fd = fd, .pid = peer.pid, .uid = peer.uid});
 }
 
 void Server::OnPeer(uint64_t token) {
@@ -200,13 +241,26 @@ bool Server::OnControl(Source& source, const void* data, size_t size) {
   Reply reply;
   switch (request.op) {
     case Op::kMemory:
-      reply.values[0] = sim::kH200.nvml_total;
-      reply.values[1] = sim::kH200.nvml_total - sim::kH200.usable;
-      reply.values[2] = sim::kH200.usable;
+      reply.values[0] = gpu.description.total;
+      reply.values[1] = gpu.description.total - gpu.description.usable;
+      reply.values[2] = gpu.description.usable;
       reply.values[3] = gpu.memory.used();
       break;
     case Op::kUtilization:
       reply.values[0] = static_cast<uint64_t>(gpu.model.BusyShare(Now(), std::chrono::seconds(1)) * 1e6);
+      reply.values[1] = gpu.compute_mode;
+      break;
+    case Op::kDescribe:
+      return SendOne(source.fd, gpu.description);
+    case Op::kSetComputeMode:
+      if (source.uid != 0) {
+        reply.answer = Answer::kRefused;
+      } else if (request.amount != kDefault && request.amount != kProhibited &&
+                 request.amount != kExclusiveProcess) {
+        reply.answer = Answer::kInvalid;
+      } else {
+        gpu.compute_mode = request.amount;
+      }
       break;
     case Op::kProcesses:
       return SendProcesses(source, request.gpu);
@@ -231,7 +285,7 @@ Answer Server::Change(uint64_t client, const Request& request) {
   const auto given = [](bool ok) { return ok ? Answer::kOk : Answer::kInvalid; };
   switch (request.op) {
     case Op::kAddContext:
-      return taken(memory.AddContext(client));
+      return AddContext(client, *gpus_[request.gpu]);
     case Op::kRemoveContext:
       return given(memory.RemoveContext(client));
     case Op::kTake:
@@ -245,17 +299,35 @@ Answer Server::Change(uint64_t client, const Request& request) {
   }
 }
 
+Answer Server::AddContext(uint64_t id, Gpu& gpu) {
+  if (gpu.compute_mode == kProhibited) return Answer::kBusy;
+  if (gpu.compute_mode == kExclusiveProcess) {
+    for (const auto& [other, client] : clients_) {
+      if (client.pid != clients_.at(id).pid && gpu.memory.Listed(other)) return Answer::kBusy;
+    }
+  }
+  return gpu.memory.AddContext(id) ? Answer::kOk : Answer::kOutOfMemory;
+}
+
 bool Server::SendProcesses(const Source& source, uint32_t gpu) {
   // A process may have connected more than once (two copies of the library):
   // it is still one process.
-  std::map<pid_t, uint64_t> own;
+  struct Use {
+    uint64_t bytes = 0;
+    double busy = 0;
+  };
+  std::map<pid_t, Use> own;
   for (const auto& [id, client] : clients_) {
-    if (gpus_[gpu]->memory.Listed(id)) own[client.pid] += gpus_[gpu]->memory.OwnBytes(id);
+    if (!gpus_[gpu]->memory.Listed(id)) continue;
+    Use& use = own[client.pid];
+    use.bytes += gpus_[gpu]->memory.OwnBytes(id);
+    use.busy += gpus_[gpu]->model.BusyShare(Now(), std::chrono::seconds(1), id);
   }
   ProcessList list;
-  for (const auto& [pid, bytes] : own) {
+  for (const auto& [pid, use] : own) {
     if (list.count == kMaxListed) break;
-    list.entries[list.count++] = {static_cast<uint32_t>(pid), 0, bytes};
+    list.entries[list.count++] = {static_cast<uint32_t>(pid),
+                                  static_cast<uint32_t>(std::min(use.busy, 1.0) * 1e6), use.bytes};
   }
   const size_t size = offsetof(ProcessList, entries) + list.count * sizeof(ProcessEntry);
   return send(source.fd, &list, size, MSG_NOSIGNAL | MSG_DONTWAIT) == static_cast<ssize_t>(size);

@@ -12,6 +12,7 @@
 
 #include "sim/device_memory.h"
 #include "sim/gpu_model.h"
+#include "sim/gpu_spec_parser.h"
 #include "softgpu/protocol.h"
 
 namespace gpumux::softgpu {
@@ -23,7 +24,7 @@ namespace gpumux::softgpu {
 class Server {
  public:
   // `listener` is a listening SOCK_SEQPACKET socket, `identity` names the directory.
-  Server(int listener, uint32_t gpus, uint64_t identity);
+  Server(int listener, const sim::Machine& machine, uint64_t identity);
   ~Server();
 
   // Until nobody has been connected for `idle`.
@@ -34,6 +35,8 @@ class Server {
     explicit Gpu(const sim::GpuSpec& spec) : memory(spec), model(spec) {}
     sim::DeviceMemory memory;
     sim::GpuModel model;
+    Description description;
+    uint64_t compute_mode = 0;  // NVML's number
   };
   enum class Kind { kListener, kTimer, kPeer, kProcess };
   // What an epoll token stands for. Tokens are never used twice, so an event
@@ -44,6 +47,7 @@ class Server {
     Role role = Role::kNvml;
     bool greeted = false;
     pid_t pid = 0;
+    uid_t uid = 0;
     uint64_t client = 0;
   };
   // A process that uses CUDA. Its number is also its name in the models.
@@ -67,6 +71,7 @@ class Server {
   bool OnWork(Source& source, const void* data, size_t size);
   bool SendProcesses(const Source& source, uint32_t gpu);
   Answer Change(uint64_t client, const Request& request);
+  Answer AddContext(uint64_t client, Gpu& gpu);
 
   void DropPeer(uint64_t token);
   void DropClient(uint64_t client);

@@ -23,6 +23,7 @@ enum nvmlReturn_t : int {
   NVML_ERROR_NOT_FOUND = 6,
   NVML_ERROR_INSUFFICIENT_SIZE = 7,
   NVML_ERROR_DRIVER_NOT_LOADED = 9,
+  NVML_ERROR_TIMEOUT = 10,
   NVML_ERROR_LIBRARY_NOT_FOUND = 12,
   NVML_ERROR_FUNCTION_NOT_FOUND = 13,
   NVML_ERROR_GPU_IS_LOST = 15,
@@ -54,6 +55,16 @@ struct nvmlProcessInfo_v2_t {  // _v2 and _v3
 // `usedGpuMemory` when the driver does not know it.
 inline constexpr unsigned long long kValueNotAvailable = ~0ULL;
 
+struct nvmlBAR1Memory_t {
+  unsigned long long bar1Total, bar1Free, bar1Used;
+};
+
+struct nvmlProcessUtilizationSample_t {
+  unsigned pid;
+  unsigned long long timeStamp;                // microseconds since 1970
+  unsigned smUtil, memUtil, encUtil, decUtil;  // percent
+};
+
 struct nvmlUtilization_t {
   unsigned gpu, memory;  // percent
 };
@@ -62,6 +73,34 @@ struct nvmlPciInfo_t {
   char busIdLegacy[16];
   unsigned domain, bus, device, pciDeviceId, pciSubSystemId;
   char busId[32];
+};
+
+struct nvmlPciInfoExt_v1_t {
+  unsigned version;
+  unsigned domain, bus, device, pciDeviceId, pciSubSystemId, baseClass, subClass;
+  char busId[32];
+};
+inline constexpr unsigned kPciInfoExtV1 = sizeof(nvmlPciInfoExt_v1_t) | (1u << 24);
+
+using nvmlEventSet_t = struct nvmlEventSet_st*;
+
+struct nvmlEventData_t {
+  nvmlDevice_t device;
+  unsigned long long eventType, eventData;
+  unsigned gpuInstanceId, computeInstanceId;
+};
+
+union nvmlValue_t {
+  double dVal;
+  unsigned long long ullVal;
+};
+
+struct nvmlFieldValue_t {
+  unsigned fieldId, scopeId;
+  long long timestamp, latencyUsec;
+  unsigned valueType;
+  nvmlReturn_t nvmlReturn;
+  nvmlValue_t value;
 };
 
 enum nvmlComputeMode_t : int {
@@ -75,6 +114,10 @@ static_assert(sizeof(nvmlMemory_v2_t) == 40);
 static_assert(sizeof(nvmlProcessInfo_v1_t) == 16);
 static_assert(sizeof(nvmlProcessInfo_v2_t) == 24);
 static_assert(sizeof(nvmlPciInfo_t) == 68);
+static_assert(sizeof(nvmlPciInfoExt_v1_t) == 64);
+static_assert(sizeof(nvmlProcessUtilizationSample_t) == 32);
+static_assert(sizeof(nvmlEventData_t) == 32);
+static_assert(sizeof(nvmlFieldValue_t) == 40);
 
 }  // namespace gpumux::nvml
 
