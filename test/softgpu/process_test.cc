@@ -33,7 +33,8 @@ using namespace cuda;
 class SoftGpuProcesses : public SoftGpuTest {};
 
 constexpr unsigned long long kGiB = 1ULL << 30;
-constexpr unsigned long long kContext = 552'402'944;
+// Of the device: each context, and once while any process uses CUDA.
+constexpr unsigned long long Contexts(unsigned n) { return n * 548'995'072ull + 3'407'872; }
 
 // Holds 10 GiB until it is killed.
 void HoldTen(const Child::Step& step) {
@@ -49,7 +50,7 @@ TEST_F(SoftGpuProcesses, EveryoneSeesWhatTheOthersHold) {
   ASSERT_TRUE(one.WaitReport());
   ASSERT_TRUE(two.WaitReport());
   const auto device = Gpu0();
-  EXPECT_EQ(ReadMemory(device).used, 20 * kGiB + 2 * kContext);
+  EXPECT_EQ(ReadMemory(device).used, 20 * kGiB + Contexts(2));
   EXPECT_EQ(OwnBytes(device, one.pid()), static_cast<long long>(10 * kGiB + 543'162'368));
   EXPECT_EQ(OwnBytes(device, two.pid()), static_cast<long long>(10 * kGiB + 543'162'368));
   EXPECT_EQ(OwnBytes(device, getpid()), -1);
@@ -57,7 +58,7 @@ TEST_F(SoftGpuProcesses, EveryoneSeesWhatTheOthersHold) {
     ASSERT_EQ(InitWithContext(), CUDA_SUCCESS);
     size_t free, total;
     ASSERT_EQ(CU(cuMemGetInfo_v2, size_t*, size_t*)(&free, &total), CUDA_SUCCESS);
-    EXPECT_EQ(free, 150'109'880'320 - 20 * kGiB - 3 * kContext);
+    EXPECT_EQ(free, 150'109'880'320 - 20 * kGiB - Contexts(3));
     EXPECT_EQ(free, ReadMemory(Gpu0()).free);
     CUdeviceptr p;
     EXPECT_EQ(Alloc(&p, 120 * kGiB), CUDA_ERROR_OUT_OF_MEMORY);
@@ -78,10 +79,10 @@ TEST_F(SoftGpuProcesses, AKilledProcessLeavesNothing) {
       step.Wait();
     });
     ASSERT_TRUE(dies.WaitReport());
-    EXPECT_EQ(ReadMemory(device).used, 40 * kGiB + 2 * kContext);
+    EXPECT_EQ(ReadMemory(device).used, 40 * kGiB + Contexts(2));
     dies.Kill();
     EXPECT_EQ(dies.Join(), -SIGKILL);
-    EXPECT_TRUE(Eventually([&] { return ReadMemory(device).used == 10 * kGiB + kContext; }));
+    EXPECT_TRUE(Eventually([&] { return ReadMemory(device).used == 10 * kGiB + Contexts(1); }));
     EXPECT_EQ(OwnBytes(device, dies.pid()), -1);
   }
   EXPECT_EQ(OwnBytes(device, stays.pid()), static_cast<long long>(10 * kGiB + 543'162'368));
@@ -110,7 +111,7 @@ TEST_F(SoftGpuProcesses, AForkedChildThatOutlivesItHoldsNothing) {
   });
   close(survivor[0]);
   ASSERT_TRUE(dies.WaitReport());
-  EXPECT_EQ(ReadMemory(device).used, 10 * kGiB + kContext);
+  EXPECT_EQ(ReadMemory(device).used, 10 * kGiB + Contexts(1));
   dies.Kill();
   dies.Join();
   EXPECT_TRUE(Eventually([&] { return ReadMemory(device).used == 0; }));
@@ -178,7 +179,7 @@ TEST_F(SoftGpuProcesses, HaveTheGpusTheyAreToSee) {
         ASSERT_EQ(InitWithContext(), CUDA_SUCCESS);
         nvml::nvmlDevice_t device;
         NVML(nvmlDeviceGetHandleByUUID, const char*, nvml::nvmlDevice_t*)(third.c_str(), &device);
-        EXPECT_EQ(ReadMemory(device).used, kContext);
+        EXPECT_EQ(ReadMemory(device).used, Contexts(1));
         NVML(nvmlDeviceGetCount_v2, unsigned*)(reinterpret_cast<unsigned*>(&all));
         EXPECT_EQ(all, 3) << "NVML shows all";
       }
@@ -275,7 +276,7 @@ TEST_F(SoftGpuProcesses, StartOneServerHoweverManyStartAtOnce) {
   unsetenv("GPUMUX_SESSION");
   const auto servers = Servers(dir());
   ASSERT_EQ(servers.size(), 1u);
-  EXPECT_EQ(ReadMemory(Gpu0()).used, 8 * kContext) << "all on one GPU";
+  EXPECT_EQ(ReadMemory(Gpu0()).used, Contexts(8)) << "all on one GPU";
   // It is nobody's child, keeps nothing of its starter open and nothing of its
   // environment that belongs to a tenant.
   EXPECT_NE(getsid(servers[0]), getsid(0));
@@ -307,7 +308,7 @@ TEST_F(SoftGpuProcesses, MayNameTheDirectoryFromWhereTheyAre) {
     setenv("GPUMUX_SOFTGPU_DIR", "/nowhere", 1);
     EXPECT_EQ(InitWithContext(), CUDA_SUCCESS) << "the server of cuInit, whatever the environment says now";
     setenv("GPUMUX_SOFTGPU_DIR", dir().c_str(), 1);
-    EXPECT_EQ(ReadMemory(Gpu0()).used, kContext) << "the same GPU";
+    EXPECT_EQ(ReadMemory(Gpu0()).used, Contexts(1)) << "the same GPU";
   });
 }
 
@@ -332,9 +333,9 @@ TEST_F(SoftGpuProcesses, OfTwoUsersShareOneGpu) {
     ASSERT_TRUE(second.WaitReport());
     InChild([&] {
       const auto device = Gpu0();
-      EXPECT_EQ(ReadMemory(device).used, 20 * kGiB + 2 * kContext);
+      EXPECT_EQ(ReadMemory(device).used, 20 * kGiB + Contexts(2));
       first->Kill();
-      EXPECT_TRUE(Eventually([&] { return ReadMemory(device).used == 10 * kGiB + kContext; }));
+      EXPECT_TRUE(Eventually([&] { return ReadMemory(device).used == 10 * kGiB + Contexts(1); }));
       EXPECT_GT(OwnBytes(device, second.pid()), 0);
     });
   }
@@ -436,7 +437,7 @@ TEST_F(SoftGpuProcesses, TheServerDropsWhoeverBreaksTheProtocol) {
     send(fd, noise.data(), noise.size(), MSG_NOSIGNAL);
     close(fd);
   }
-  EXPECT_TRUE(Eventually([&] { return ReadMemory(device).used == 10 * kGiB + kContext; }));
+  EXPECT_TRUE(Eventually([&] { return ReadMemory(device).used == 10 * kGiB + Contexts(1); }));
   EXPECT_EQ(OwnBytes(device, bystander.pid()), static_cast<long long>(10 * kGiB + 543'162'368));
 }
 
