@@ -15,10 +15,13 @@
 #include <chrono>
 #include <cstring>
 #include <fstream>
+#include <string_view>
+#include <vector>
 
 #include "base/process.h"
 #include "base/unique_fd.h"
 #include "cli/terminal.h"
+#include "gpumux/abi/session.h"
 #include "ipc/seqpacket.h"
 
 namespace gpumux::cli {
@@ -42,8 +45,22 @@ std::string LastLogLine(const std::string& path) {
   return Plain(last, 300);
 }
 
+// Ours without what makes a process a tenant's: a `run` inside of a tenant
+// starts a daemon that is no part of it.
+std::vector<char*> DaemonEnvironment() {
+  std::vector<char*> out;
+  for (char** entry = environ; *entry; ++entry) {
+    const std::string_view text(*entry);
+    const std::string_view name = text.substr(0, text.find('='));
+    if (name != GPUMUX_ENV_SESSION && name != GPUMUX_ENV_TENANT && name != GPUMUX_ENV_STRICT)
+      out.push_back(*entry);
+  }
+  out.push_back(nullptr);
+  return out;
+}
+
 // In the child of a fork: only async-signal-safe calls.
-[[noreturn]] void BecomeDaemon(const char* program, int log_fd) {
+[[noreturn]] void BecomeDaemon(const char* program, char* const* environment, int log_fd) {
   ::setsid();
   sigset_t none;
   sigemptyset(&none);
@@ -57,7 +74,8 @@ std::string LastLogLine(const std::string& path) {
   ::syscall(SYS_close_range, 3u, ~0u, 0u);
   // The folder it was started in may be unmounted one day.
   if (::chdir("/") != 0) ::_exit(127);
-  ::execl(program, "gpumuxd", "--idle-exit", "30", static_cast<char*>(nullptr));
+  const char* const arguments[] = {"gpumuxd", "--idle-exit", "30", nullptr};
+  ::execve(program, const_cast<char* const*>(arguments), environment);
   ::_exit(127);
 }
 
@@ -65,6 +83,7 @@ std::string LastLogLine(const std::string& path) {
 // of its tenant. Gives the daemon's pid.
 Result<pid_t> Spawn(const std::string& program, const RuntimePaths& paths) {
   const UniqueFd log(::open(paths.log.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  const std::vector<char*> environment = DaemonEnvironment();
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0)
     return Fail(Code::kInternal, fmt::format("cannot make a pipe: {}", std::strerror(errno)));
@@ -73,7 +92,7 @@ Result<pid_t> Spawn(const std::string& program, const RuntimePaths& paths) {
   if (middle < 0) return Fail(Code::kInternal, fmt::format("cannot fork: {}", std::strerror(errno)));
   if (middle == 0) {
     const pid_t daemon = ::fork();
-    if (daemon == 0) BecomeDaemon(program.c_str(), log.get());
+    if (daemon == 0) BecomeDaemon(program.c_str(), environment.data(), log.get());
     const ssize_t written = ::write(write_end.get(), &daemon, sizeof daemon);
     ::_exit(daemon > 0 && written == sizeof daemon ? 0 : 1);
   }

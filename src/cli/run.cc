@@ -21,6 +21,7 @@
 #include "cli/supervise.h"
 #include "cli/terminal.h"
 #include "cli/waiting_line.h"
+#include "gpumux/abi/session.h"
 #include "ipc/session_client.h"
 
 extern char** environ;
@@ -41,6 +42,17 @@ constexpr auto kSummaryPatience = std::chrono::seconds(3);
 int ReportRun(const Error& error, bool json) {
   const int status = Report(error, json);
   return error.code == Code::kInternal ? kInternalFailure : status;
+}
+
+// The daemon sends an exit status; the code in JSON is from the same list.
+Code CodeOfRefusal(const SessionEvent& event) {
+  if (event.exit_code == ExitStatus(Code::kConflict))
+    return event.reason == GPUMUX_REASON_DEVICE_FULL ? Code::kConflict : Code::kDenied;
+  for (const Code code :
+       {Code::kInvalid, Code::kUnavailable, Code::kTimeout, Code::kNotFound, Code::kUnsupported}) {
+    if (event.exit_code == ExitStatus(code)) return code;
+  }
+  return Code::kInternal;
 }
 
 Result<SessionClient> ConnectAny(const Endpoints& endpoints) {
@@ -86,12 +98,15 @@ class Waiting {
         line_(TerminalOf(STDERR_FILENO), options.quiet) {}
 
   struct Outcome {
-    std::optional<SessionEvent> granted;
-    int exit_status = 0;  // without a grant
+    std::optional<SessionEvent> granted = std::nullopt;
+    int exit_status = 0;       // without a grant
+    bool daemon_left = false;  // without a word
+    bool said_something = false;
   };
 
   Outcome Run() {
     const auto started = Steady::now();
+    bool heard = false;
     for (;;) {
       std::chrono::milliseconds left{-1};
       if (options_.wait_limit) {
@@ -104,32 +119,31 @@ class Waiting {
       }
       pollfd entries[] = {{session_.fd(), POLLIN, 0}, {signals_.fd(), POLLIN, 0}};
       if (::poll(entries, 2, static_cast<int>(std::min<int64_t>(left.count(), INT32_MAX))) < 0) continue;
-      if (const int status = TakeSignals(); status != 0)
-        return {.granted = std::nullopt, .exit_status = status};
+      if (const int status = TakeSignals(); status != 0) return {.exit_status = status};
       if (entries[0].revents == 0) continue;
       auto event = session_.Next(std::chrono::milliseconds(0));
       if (!event)
         return Refused(
             {Code::kUnavailable, event.error().message, "restart gpumuxd: it may be of another version"});
       if (!*event) continue;
+      heard |= (*event)->type == SessionEvent::Type::kQueued;
       switch ((*event)->type) {
         case SessionEvent::Type::kQueued:
           if (const auto queued = ParseQueued((*event)->json)) line_.Show(QueuedLine(*queued));
           break;
         case SessionEvent::Type::kGranted:
           line_.Clear();
-          return {.granted = std::move(*event), .exit_status = 0};
+          return {.granted = std::move(*event), .said_something = line_.said_something()};
         case SessionEvent::Type::kRefused:
-          return RefusedByDaemon(**event);
+          return Refused({CodeOfRefusal(**event), Plain((*event)->refusal, 600), ""});
         case SessionEvent::Type::kClosed:
+          if (!heard) return {.daemon_left = true};
           return Refused({Code::kUnavailable, "the daemon ended before it answered", "try again"});
         case SessionEvent::Type::kSummary:
           break;
       }
     }
   }
-
-  bool said_something() const { return line_.said_something(); }
 
  private:
   // The exit status when a signal ended the waiting, else 0.
@@ -145,7 +159,9 @@ class Waiting {
           if (!options_.quiet) Say("cancelled");
           return 128 + signal;
         case SIGTSTP:
+          line_.Clear();
           ::raise(SIGSTOP);
+          line_.ShowAgain();
           break;
         default:
           break;
@@ -156,19 +172,7 @@ class Waiting {
 
   Outcome Refused(const Error& error) {
     line_.Clear();
-    return {.granted = std::nullopt, .exit_status = ReportRun(error, options_.json)};
-  }
-
-  Outcome RefusedByDaemon(const SessionEvent& event) {
-    line_.Clear();
-    const std::string text = Plain(event.refusal, 600);
-    if (options_.json) {
-      PrintError(ErrorJson("refused", text, "") + "\n");
-    } else {
-      Say(text);
-    }
-    const bool sensible = event.exit_code > 0 && event.exit_code <= 125;
-    return {.granted = std::nullopt, .exit_status = sensible ? event.exit_code : kInternalFailure};
+    return {.exit_status = ReportRun(error, options_.json)};
   }
 
   SessionClient& session_;
@@ -240,19 +244,27 @@ int RunMain(const std::vector<std::string>& arguments) {
     Say("no NVIDIA driver: using the software GPU (simulated)");
   }
   std::error_code no_folder;
-  auto session =
-      SendRequest(*endpoints, RunRequestJson(*options, std::filesystem::current_path(no_folder).string()));
+  const std::string request = RunRequestJson(*options, std::filesystem::current_path(no_folder).string());
+  auto session = SendRequest(*endpoints, request);
   if (!session) return ReportRun(session.error(), options->json);
   const auto signals = Signals::Block();
   if (!signals) return ReportRun(signals.error(), options->json);
 
-  Waiting waiting(*session, *signals, *options);
-  const Waiting::Outcome outcome = waiting.Run();
+  auto outcome = Waiting(*session, *signals, *options).Run();
+  if (outcome.daemon_left) {
+    // It was idle and ended just when we came, with our request unread.
+    session = SendRequest(*endpoints, request);
+    if (!session) return ReportRun(session.error(), options->json);
+    outcome = Waiting(*session, *signals, *options).Run();
+  }
+  if (outcome.daemon_left) {
+    return ReportRun({Code::kUnavailable, "the daemon ended before it answered", "try again"}, options->json);
+  }
   if (!outcome.granted) return outcome.exit_status;
   const auto granted = ParseGranted(outcome.granted->json);
   if (!granted) return ReportRun(granted.error(), options->json);
   const bool on_terminal = TerminalOf(STDERR_FILENO).is_tty;
-  if (!options->quiet && !options->json && (on_terminal || options->summary || waiting.said_something()))
+  if (!options->quiet && !options->json && (on_terminal || options->summary || outcome.said_something))
     Say(GrantedLine(*granted));
   // `outcome` keeps the locks of the GPUs until the program has ended.
   return RunProgram(*session, *granted, *path, *options, *signals);

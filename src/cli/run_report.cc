@@ -26,6 +26,9 @@ std::string ClosingLine(const std::string& summary_json, std::chrono::nanosecond
   const Json tenant = Tenant(summary_json);
   std::string line = "done in " + FormatDuration(took);
   if (!tenant.is_object()) return line;
+  // Anything but its own exit is somebody's doing, and its user wants to know whose.
+  const std::string why = TextAt(At(tenant, "ended"), "why", 200);
+  if (!why.empty() && why != "exited") line = fmt::format("ended after {} ({})", FormatDuration(took), why);
   const auto peak = Bytes(tenant, "mem_peak_bytes");
   const auto limit = Bytes(tenant, "mem_limit_bytes");
   if (peak) {
@@ -50,6 +53,13 @@ std::string ClosingLine(const std::string& summary_json, std::chrono::nanosecond
     }
   }
   const Json& enforced = At(At(tenant, "enforced"), "memory");
+  const Json& left = At(tenant, "left_behind_pids");
+  if (left.is_array() && !left.empty()) {
+    line +=
+        fmt::format("; {} left in the background {} its promise: gpumux stop {}",
+                    left.size() == 1 ? std::string("a process") : fmt::format("{} processes", left.size()),
+                    left.size() == 1 ? "keeps" : "keep", TextAt(tenant, "id", 20));
+  }
   if (enforced == "not enforced") line += "; its memory limit was NOT enforced";
   return line;
 }

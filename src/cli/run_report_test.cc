@@ -38,6 +38,14 @@ TEST(ClosingLine, SaysWhenNothingWasEnforced) {
               ::testing::HasSubstr("NOT enforced"));
 }
 
+TEST(ClosingLine, SaysWhoEndedItAndWhatItLeft) {
+  EXPECT_EQ(ClosingLine(R"({"tenant":{"ended":{"why":"stopped by ann"},"left_behind_pids":[]}})", 2s),
+            "ended after 2.0 s (stopped by ann)");
+  EXPECT_EQ(ClosingLine(R"({"tenant":{"ended":{"why":"exited"}}})", 2s), "done in 2.0 s");
+  EXPECT_EQ(ClosingLine(R"({"tenant":{"id":"t-1","ended":null,"left_behind_pids":[7]}})", 2s),
+            "done in 2.0 s; a process left in the background keeps its promise: gpumux stop t-1");
+}
+
 TEST(ClosingLine, SurvivesAnySummary) {
   for (const char* text : {"", "7", "[]", "{}", "{\"tenant\":", R"({"tenant":[]})",
                            R"({"tenant":{"refusals":7,"mem_peak_bytes":"x"}})",

@@ -15,6 +15,8 @@ using Style = Table::Style;
 using Align = Table::Align;
 
 constexpr const char* kUnknown = "–";
+constexpr std::string_view kSoftwareGpu = " (software GPU, simulated)";
+constexpr int kWideEnough = 100;  // columns
 
 std::optional<uint64_t> NumberAt(const Json& object, const char* key) {
   const Json& value = At(object, key);
@@ -70,6 +72,18 @@ Table::Cell EnforcedCell(const Json& tenant) {
   return {kUnknown, Style::kDim};
 }
 
+// "812" or "812,813 and 3 more".
+std::string Pids(const Json& list) {
+  constexpr size_t kShown = 8;
+  std::string out;
+  size_t count = 0;
+  for (const Json& pid : list) {
+    if (!pid.is_number_integer() || ++count > kShown) continue;
+    out += (out.empty() ? "" : ",") + std::to_string(pid.get<int64_t>());
+  }
+  return count > kShown ? fmt::format("{} and {} more", out, count - kShown) : out;
+}
+
 size_t CountTenantsOn(const Json& data, const std::string& uuid) {
   size_t count = 0;
   for (const Json& tenant : ListAt(data, "tenants")) {
@@ -91,7 +105,11 @@ std::string GpuTable(const Json& data, bool simulated, const Terminal& terminal)
   for (const Json& gpu : ListAt(data, "gpus")) {
     const auto index = NumberAt(gpu, "index");
     const auto unmanaged = NumberAt(gpu, "mem_unmanaged_bytes");
-    const std::string name = OrUnknown(TextAt(gpu, "name", 40));
+    std::string name = OrUnknown(TextAt(gpu, "name", 40));
+    // So long a name would cost a narrow terminal the column of what can be promised.
+    const bool narrow = terminal.width > 0 && terminal.width < kWideEnough;
+    if (const size_t at = name.find(kSoftwareGpu); simulated && narrow && at != std::string::npos)
+      name.resize(at);
     // The software GPU's own name says it; one with a real GPU's name must not pass for it.
     const bool mark = simulated && name.find("simulated") == std::string::npos;
     table.AddRow(
@@ -147,10 +165,6 @@ std::string TenantTable(const Json& data, const Terminal& terminal) {
   for (const Json& gpu : ListAt(data, "gpus")) {
     const Json& pids = ListAt(gpu, "unmanaged_pids");
     if (pids.empty()) continue;
-    std::string who;
-    for (const Json& pid : pids) {
-      if (pid.is_number()) who += (who.empty() ? "" : ",") + std::to_string(pid.get<int64_t>());
-    }
     const auto index = NumberAt(gpu, "index");
     table.AddRow({{"(other)", Style::kDim},
                   {kUnknown, Style::kDim},
@@ -161,7 +175,7 @@ std::string TenantTable(const Json& data, const Terminal& terminal) {
                   {"none"},
                   {kUnknown},
                   {"NO", Style::kWarning},
-                  {Plain("unmanaged pid " + who, 60)}});
+                  {Plain("unmanaged pid " + Pids(pids), 60)}});
   }
   return table.empty() ? "no tenants\n" : table.Render(terminal);
 }
@@ -174,6 +188,11 @@ std::string Notes(const Json& data) {
     if (waiting.is_object()) {
       out += fmt::format("{} waits (place {}): {}\n", TextAt(tenant, "name", 24),
                          NumberAt(waiting, "position").value_or(0), TextAt(waiting, "reason", 300));
+    }
+    if (const Json& left = ListAt(tenant, "left_behind_pids"); !left.empty()) {
+      out +=
+          fmt::format("{} has ended, but pid {}, left in the background, keeps its promise; gpumux stop {}\n",
+                      TextAt(tenant, "name", 24), Pids(left), TextAt(tenant, "id", 20));
     }
     const std::string why = TextAt(At(tenant, "enforced"), "memory_reason", 300);
     if (At(At(tenant, "enforced"), "memory") == "not enforced") {
@@ -233,7 +252,14 @@ Result<std::string> RenderProcesses(const std::string& json, const Terminal& ter
     };
     const Json& members = ListAt(tenant, "members");
     if (members.empty()) {
-      // Nothing on a GPU yet: the program itself, if it has started.
+      // Nothing on a GPU: the program itself, if it has started, or what it left behind.
+      const Json& left = ListAt(tenant, "left_behind_pids");
+      for (const Json& pid : left) {
+        if (pid.is_number_integer())
+          row(std::to_string(pid.get<int64_t>()), "(in the background)", kUnknown, kUnknown, kUnknown,
+              {kUnknown});
+      }
+      if (!left.empty()) continue;
       const auto pid = NumberAt(tenant, "pid");
       row(pid ? std::to_string(*pid) : kUnknown, Plain(TextAt(tenant, "command"), 30), kUnknown, kUnknown,
           kUnknown, {kUnknown});

@@ -52,6 +52,25 @@ TEST(Status, FitsANarrowTerminal) {
   EXPECT_THAT(*text, ::testing::Not(HasSubstr("COMMAND")));
 }
 
+TEST(Status, OfASoftwareGpuKeepsWhatCanBePromisedAt80Columns) {
+  const char* json =
+      R"json({"simulated":true,"data":{"gpus":[{"index":0,"name":"NVIDIA H200 (software GPU, simulated)",
+    "mode":"timeslice","mem_total_bytes":150754820096,"mem_guaranteed_bytes":0,"mem_used_bytes":0,
+    "mem_promisable_bytes":41768976384}],"tenants":[]}})json";
+  EXPECT_THAT(*RenderStatus(json, {.is_tty = true, .color = false, .width = 80}),
+              ::testing::AllOf(HasSubstr("NVIDIA H200 SIM"), HasSubstr("38.9 GiB")));
+  EXPECT_THAT(*RenderStatus(json, {}), HasSubstr("NVIDIA H200 (software GPU, simulated)"));
+}
+
+TEST(Status, NamesWhatKeepsAPromiseInTheBackground) {
+  const char* json = R"({"data":{"gpus":[],"tenants":[{"id":"t-1","name":"serve","state":"running","pid":5,
+    "members":[],"left_behind_pids":[7,8]}]}})";
+  EXPECT_THAT(
+      *RenderStatus(json, {}),
+      HasSubstr("serve has ended, but pid 7,8, left in the background, keeps its promise; gpumux stop t-1"));
+  EXPECT_THAT(*RenderProcesses(json, {}), HasSubstr("(in the background)"));
+}
+
 TEST(Status, WithoutTenantsOrGpusSaysSo) {
   EXPECT_EQ(*RenderStatus(R"({"data":{"gpus":[],"tenants":[]}})", {}), "no GPUs\nno tenants\n");
   EXPECT_FALSE(RenderStatus("not json", {}));

@@ -7,8 +7,8 @@
 
 namespace gpumux::cli {
 
-// What `run` says while it waits: on a terminal one line that is updated, else
-// one line a change. Says nothing twice, and nothing at all when quiet.
+// What `run` says while it waits: on a terminal one line that is updated as long
+// as it fits, else one line a change. Says nothing twice, and nothing at all when quiet.
 class WaitingLine {
  public:
   WaitingLine(const Terminal& terminal, bool quiet) : terminal_(terminal), quiet_(quiet) {}
@@ -17,6 +17,8 @@ class WaitingLine {
   WaitingLine& operator=(const WaitingLine&) = delete;
 
   void Show(const std::string& text);
+  // After a stop, in which the shell has written over it.
+  void ShowAgain();
   // Removes the updated line, so that other output starts in column one.
   void Clear();
   bool said_something() const { return !last_.empty(); }

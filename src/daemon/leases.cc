@@ -388,6 +388,7 @@ bool Leases::WatchLeftBehind(Tenant& tenant) {
   if (tenant.left_behind.empty()) return false;
   LogInfo("tenant {} ({}): its program has ended, {} process(es) that it left behind keep the lease",
           tenant.id, tenant.request.ask.name, tenant.left_behind.size());
+  SendSummary(tenant);  // `run` does not wait for what may live for days
   return true;
 }
 

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/socket.h>
 
 #include <filesystem>
 #include <fstream>
@@ -13,6 +14,8 @@
 
 #include "../support/sandbox.h"
 #include "base/process.h"
+#include "base/unique_fd.h"
+#include "ipc/seqpacket.h"
 
 namespace gpumux::test {
 namespace {
@@ -135,6 +138,100 @@ TEST(Run, ReturnsWithItsProgramWhileWhatThatLeftKeepsTheLease) {
   EXPECT_GE(tenants[0]["mem_used_bytes"].get<uint64_t>(), 10ull << 30);
   ::kill(std::stoi(run.out), SIGKILL);
   EXPECT_TRUE(WaitUntil("the lease ends", [&] { return Tenants(box).empty(); }));
+}
+
+// `run` and the program are gone before the process in the background first uses CUDA.
+void UsesCudaAfterItsLeader(Sandbox& box, bool kill_run) {
+  const std::string go = box.dir() + "/go", there = box.dir() + "/there", report = box.dir() + "/report";
+  const std::string background = "touch " + there + "; while [ ! -e " + go +
+                                 " ]; do sleep 0.05; done; exec " + Sandbox::Program("gpumux-workload") +
+                                 " --alloc 5GiB --hold 60 --ready " + box.dir() + "/ready --json";
+  const std::string leader = "setsid sh -c '" + background + "' >" + report + " 2>&1 & while [ ! -e " +
+                             there + " ]; do sleep 0.05; done" + (kill_run ? "; kill -9 $PPID" : "");
+  Process run =
+      box.Gpumux({"run", "--summary", "--mem", "20GiB", "--name", "leader", "--", "sh", "-c", leader});
+  const Outcome ended = run.Wait();
+  EXPECT_EQ(ended.exit_code, kill_run ? 137 : 0) << ended.err;
+  if (!kill_run) EXPECT_THAT(ended.err, HasSubstr("left in the background keep"));
+  ASSERT_TRUE(WaitUntil("only the background is left",
+                        [&] { return Tenants(box)[0]["left_behind_pids"].size() == 1; }));
+  EXPECT_THAT(box.RunGpumux({"status"}).out, HasSubstr("left in the background, keeps its promise"));
+  std::ofstream(go) << "go";
+  ASSERT_TRUE(WaitUntil("it holds memory", [&] { return std::filesystem::exists(box.dir() + "/ready"); }));
+  const auto tenant = Tenants(box)[0];
+  EXPECT_EQ(tenant["enforced"]["memory"], "guard");
+  EXPECT_GE(tenant["mem_used_bytes"].get<uint64_t>(), 5ull << 30);
+  EXPECT_EQ(box.RunGpumux({"stop", "leader"}).exit_code, 0);
+  EXPECT_TRUE(WaitUntil("the lease ends", [&] { return Tenants(box).empty(); }));
+}
+
+TEST(Run, ABackgroundProcessIsTheTenantsThoughItsLeaderHasEnded) {
+  Sandbox box;
+  UsesCudaAfterItsLeader(box, false);
+}
+
+TEST(Run, ABackgroundProcessIsTheTenantsThoughItsRunWasKilled) {
+  Sandbox box;
+  UsesCudaAfterItsLeader(box, true);
+}
+
+TEST(Run, AsksTheNextDaemonWhenAnIdleOneLeavesWithoutAWord) {
+  Sandbox box;
+  const std::string dir = box.runtime_dir() + "/sim";
+  std::filesystem::create_directory(dir);
+  std::filesystem::permissions(dir, std::filesystem::perms::owner_all);
+  auto listener = ipc::UnixListener::Listen(dir + "/session.sock", SOCK_SEQPACKET, 0600);
+  ASSERT_TRUE(listener) << listener.error().message;
+  Process run = box.Gpumux({"run", "--mem", "1GiB", "--", "echo", "ran"});
+  UniqueFd asked;
+  ASSERT_TRUE(WaitUntil("it asks", [&] {
+    auto fd = listener->Accept();
+    if (fd && fd->valid()) asked = std::move(*fd);
+    return asked.valid();
+  }));
+  *listener = ipc::UnixListener();  // the old one's path goes with the right-hand side
+  asked.reset();
+  const Outcome ended = run.Wait();
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_EQ(ended.out, "ran\n");
+}
+
+TEST(Run, SaysWhyItsProgramWasEnded) {
+  Sandbox box;
+  const Outcome late = box.RunGpumux({"run", "--summary", "--time", "200ms", "--", "sleep", "60"});
+  EXPECT_EQ(late.exit_code, 143);
+  EXPECT_THAT(late.err, HasSubstr("(its time was over)"));
+}
+
+TEST(Run, ARefusalInJsonHasItsCode) {
+  Sandbox box;
+  const auto code = [&](std::vector<std::string> args) {
+    args.insert(args.begin(), {"run", "--json"});
+    args.insert(args.end(), {"--", "true"});
+    return nlohmann::json::parse(box.RunGpumux(args).err)["error"]["code"];
+  };
+  EXPECT_EQ(code({"--mem", "200GiB"}), "denied");
+  EXPECT_EQ(code({"--gpu", "7"}), "not_found");
+  Process holder = box.Gpumux({"run", "--mem", "100GiB", "--", "sleep", "60"});
+  ASSERT_TRUE(WaitUntil("the holder runs", [&] { return !Tenants(box).empty(); }));
+  EXPECT_EQ(code({"--mem", "100GiB", "--no-wait"}), "conflict");
+  EXPECT_EQ(code({"--mem", "100GiB", "--wait=100ms", "--quiet"}), "timeout");
+}
+
+TEST(Run, TellsItsProgramWhatTheFiguresAddUpTo) {
+  Sandbox box;
+  Process run = box.Gpumux({"run", "--mem", "20GiB", "--", "sh", "-c",
+                            Sandbox::Program("gpumux-workload") + " --alloc 5GiB --hold 60 --json --ready " +
+                                box.dir() + "/ready & wait"});
+  ASSERT_TRUE(WaitUntil("it holds memory", [&] { return std::filesystem::exists(box.dir() + "/ready"); }));
+  const auto tenant = Tenants(box)[0];
+  EXPECT_EQ(box.RunGpumux({"stop", tenant["id"].get<std::string>()}).exit_code, 0);
+  run.Wait();
+  const Outcome told = box.RunGpumux(
+      {"run", "--mem", "20GiB", "--", Sandbox::Program("gpumux-workload"), "--alloc", "5GiB", "--json"});
+  EXPECT_EQ(tenant["mem_used_bytes"].get<uint64_t>() + tenant["mem_allowance_bytes"].get<uint64_t>() +
+                nlohmann::json::parse(told.out)["free_bytes"].get<uint64_t>(),
+            20ull << 30);
 }
 
 TEST(Run, ClosingLineNamesWhatWasRefused) {
