@@ -84,12 +84,10 @@ TEST_F(SoftGpuLoader, RefusesAsRecorded) {
 TEST_F(SoftGpuLoader, WhatItDoesNotDoItSays) {
   InChild([] {
     ASSERT_EQ(InitWithContext(), CUDA_SUCCESS);
-    CUgraph graph;
-    EXPECT_EQ(CU(cuGraphCreate, CUgraph*, unsigned)(&graph, 0), CUDA_ERROR_NOT_SUPPORTED);
-    EXPECT_EQ(CU(cuStreamBeginCapture_v2, CUstream, int)(nullptr, 0), CUDA_ERROR_NOT_SUPPORTED);
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
-    EXPECT_EQ(CU(cuStreamIsCapturing, CUstream, CUstreamCaptureStatus*)(nullptr, &status), CUDA_SUCCESS);
-    EXPECT_EQ(status, CU_STREAM_CAPTURE_STATUS_NONE);
+    size_t granularity = 77;
+    EXPECT_EQ(CU(cuMulticastGetGranularity, size_t*, const void*, int)(&granularity, nullptr, 0),
+              CUDA_ERROR_NOT_SUPPORTED);
+    EXPECT_EQ(granularity, 77u);
     const char* text = nullptr;
     EXPECT_EQ(CU(cuGetErrorName, int, const char**)(801, &text), CUDA_SUCCESS);
     EXPECT_STREQ(text, "CUDA_ERROR_NOT_SUPPORTED");

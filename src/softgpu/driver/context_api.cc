@@ -6,9 +6,11 @@
 #include "sim/gpu_spec.h"
 #include "softgpu/driver/api.h"
 #include "softgpu/driver/array.h"
+#include "softgpu/driver/capture.h"
 #include "softgpu/driver/context.h"
 #include "softgpu/driver/engine.h"
 #include "softgpu/driver/error_codes.h"
+#include "softgpu/driver/graph_memory.h"
 #include "softgpu/driver/memory.h"
 #include "softgpu/driver/module.h"
 #include "softgpu/driver/stack.h"
@@ -74,6 +76,7 @@ void Deactivate(Context* context) {
   Arrays::Get().RemoveContext(context);
   Modules::Get().RemoveContext(context);
   Memory::Get().RemoveContext(context);
+  if (context->primary) GraphMemory::Get().Reset(context->device);
   GiveStackAndHeap(context);
   Driver::Get().Change(*context->device, Op::kRemoveContext);
 }
@@ -352,6 +355,7 @@ GPUMUX_CU cuCtxGetLimit(size_t* value, CUlimit limit) {
 
 GPUMUX_CU cuCtxSetLimit(CUlimit limit, size_t value) {
   GPUMUX_REQUIRE_CONTEXT(context);
+  GPUMUX_REQUIRE_NO_CAPTURE();
   std::lock_guard lock(LifeMutex());
   switch (static_cast<int>(limit)) {
     case CU_LIMIT_STACK_SIZE: {
@@ -387,6 +391,7 @@ CUresult Synchronize(CUcontext handle) {
     if (context == nullptr || !context->alive) return CUDA_ERROR_INVALID_CONTEXT;
     if (CUresult error = context->sticky; error != CUDA_SUCCESS) return error;
   }
+  if (CUresult captured = Captures::ForbidContext(context); captured != CUDA_SUCCESS) return captured;
   const CUresult result = Engine::Get().SynchronizeContext(context);
   Memory::Get().OnSynchronize(context->device);
   return result;

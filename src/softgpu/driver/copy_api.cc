@@ -2,6 +2,7 @@
 //
 // Copies and fills: every entry point and its per-thread-stream twin.
 #include "softgpu/driver/api.h"
+#include "softgpu/driver/capture.h"
 #include "softgpu/driver/copy.h"
 #include "softgpu/driver/memory.h"
 #include "softgpu/driver/streams.h"
@@ -12,45 +13,37 @@ using namespace gpumux::cuda;
 
 namespace {
 
-uint64_t Address(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
-CopyShape Bytes(size_t bytes) { return {bytes, 1, bytes, bytes}; }
-
-// CUDA_MEMCPY2D, version 2.
-struct Copy2D {
-  size_t from_x, from_y;
-  int from_type;
-  const void* from_host;
-  CUdeviceptr from_device;
-  CUarray from_array;
-  size_t from_pitch;
-  size_t to_x, to_y;
-  int to_type;
-  void* to_host;
-  CUdeviceptr to_device;
-  CUarray to_array;
-  size_t to_pitch;
-  size_t width, height;
-};
-static_assert(sizeof(Copy2D) == 128);
-enum { kHost = 1, kDevice = 2, kArray = 3, kUnified = 4 };
-
-CUresult CopyRows(const Copy2D* copy, CUstream stream, bool wait) {
+CUresult CopyRows(const Copy2D* rows, CUstream stream, bool wait) {
   GPUMUX_REQUIRE_INIT();
-  if (copy == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (copy->from_type == kArray || copy->to_type == kArray) return CUDA_ERROR_NOT_SUPPORTED;
-  if (copy->from_type < kHost || copy->from_type > kUnified || copy->to_type < kHost ||
-      copy->to_type > kUnified) {
-    return CUDA_ERROR_INVALID_VALUE;
+  if (rows == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const auto side = [](const CopySide2D& flat) {
+    CopySide out = {};
+    out.x_bytes = flat.x_bytes;
+    out.y = flat.y;
+    out.type = flat.type;
+    out.host = flat.host;
+    out.device = flat.device;
+    out.array = flat.array;
+    out.pitch = flat.pitch;
+    return out;
+  };
+  Copy3D copy = {};
+  copy.from = side(rows->from);
+  copy.to = side(rows->to);
+  copy.width_bytes = rows->width_bytes;
+  copy.height = rows->height;
+  copy.depth = 1;
+  // A pitch that is given has room for a row, even if there is only one.
+  for (const CopySide& one : {copy.from, copy.to}) {
+    if (one.type != kArrayMemory && one.pitch != 0 && one.pitch < copy.width_bytes)
+      return CUDA_ERROR_INVALID_VALUE;
   }
-  const size_t from_pitch = copy->from_pitch != 0 ? copy->from_pitch : copy->width;
-  const size_t to_pitch = copy->to_pitch != 0 ? copy->to_pitch : copy->width;
-  const uint64_t from = (copy->from_type == kHost ? Address(copy->from_host) : copy->from_device) +
-                        copy->from_y * from_pitch + copy->from_x;
-  const uint64_t to = (copy->to_type == kHost ? Address(copy->to_host) : copy->to_device) +
-                      copy->to_y * to_pitch + copy->to_x;
-  return Copy(to, copy->to_type == kDevice ? Side::kDevice : Side::kAny, from,
-              copy->from_type == kDevice ? Side::kDevice : Side::kAny,
-              {copy->width, copy->height, to_pitch, from_pitch}, stream, wait);
+  return Copy(copy, stream, wait);
+}
+
+CUresult CopyVolume(const Copy3D* copy, CUstream stream, bool wait) {
+  GPUMUX_REQUIRE_INIT();
+  return copy != nullptr ? Copy(*copy, stream, wait) : CUDA_ERROR_INVALID_VALUE;
 }
 
 }  // namespace
@@ -58,67 +51,114 @@ CUresult CopyRows(const Copy2D* copy, CUstream stream, bool wait) {
 // --- copies
 
 GPUMUX_CU cuMemcpyHtoD_v2(CUdeviceptr to, const void* from, size_t bytes) {
-  return Copy(to, Side::kDevice, Address(from), Side::kAny, Bytes(bytes), nullptr, true);
+  return CopyBytes(DeviceSide(to), HostSide(from), bytes, nullptr, true);
 }
 GPUMUX_CU cuMemcpyHtoD_v2_ptds(CUdeviceptr to, const void* from, size_t bytes) {
-  return Copy(to, Side::kDevice, Address(from), Side::kAny, Bytes(bytes), kPerThreadStream, true);
+  return CopyBytes(DeviceSide(to), HostSide(from), bytes, kPerThreadStream, true);
 }
 GPUMUX_CU cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, size_t bytes, CUstream stream) {
-  return Copy(to, Side::kDevice, Address(from), Side::kAny, Bytes(bytes), stream, false);
+  return CopyBytes(DeviceSide(to), HostSide(from), bytes, stream, false);
 }
 GPUMUX_CU cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr to, const void* from, size_t bytes, CUstream stream) {
-  return Copy(to, Side::kDevice, Address(from), Side::kAny, Bytes(bytes), PerThread(stream), false);
+  return CopyBytes(DeviceSide(to), HostSide(from), bytes, PerThread(stream), false);
 }
 GPUMUX_CU cuMemcpyDtoH_v2(void* to, CUdeviceptr from, size_t bytes) {
-  return Copy(Address(to), Side::kAny, from, Side::kDevice, Bytes(bytes), nullptr, true);
+  return CopyBytes(HostSide(to), DeviceSide(from), bytes, nullptr, true);
 }
 GPUMUX_CU cuMemcpyDtoH_v2_ptds(void* to, CUdeviceptr from, size_t bytes) {
-  return Copy(Address(to), Side::kAny, from, Side::kDevice, Bytes(bytes), kPerThreadStream, true);
+  return CopyBytes(HostSide(to), DeviceSide(from), bytes, kPerThreadStream, true);
 }
 GPUMUX_CU cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, size_t bytes, CUstream stream) {
-  return Copy(Address(to), Side::kAny, from, Side::kDevice, Bytes(bytes), stream, false);
+  return CopyBytes(HostSide(to), DeviceSide(from), bytes, stream, false);
 }
 GPUMUX_CU cuMemcpyDtoHAsync_v2_ptsz(void* to, CUdeviceptr from, size_t bytes, CUstream stream) {
-  return Copy(Address(to), Side::kAny, from, Side::kDevice, Bytes(bytes), PerThread(stream), false);
+  return CopyBytes(HostSide(to), DeviceSide(from), bytes, PerThread(stream), false);
 }
 GPUMUX_CU cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
-  return Copy(to, Side::kDevice, from, Side::kDevice, Bytes(bytes), nullptr, false);
+  return CopyBytes(DeviceSide(to), DeviceSide(from), bytes, nullptr, false);
 }
 GPUMUX_CU cuMemcpyDtoD_v2_ptds(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
-  return Copy(to, Side::kDevice, from, Side::kDevice, Bytes(bytes), kPerThreadStream, false);
+  return CopyBytes(DeviceSide(to), DeviceSide(from), bytes, kPerThreadStream, false);
 }
 GPUMUX_CU cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
-  return Copy(to, Side::kDevice, from, Side::kDevice, Bytes(bytes), stream, false);
+  return CopyBytes(DeviceSide(to), DeviceSide(from), bytes, stream, false);
 }
 GPUMUX_CU cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
-  return Copy(to, Side::kDevice, from, Side::kDevice, Bytes(bytes), PerThread(stream), false);
+  return CopyBytes(DeviceSide(to), DeviceSide(from), bytes, PerThread(stream), false);
 }
 GPUMUX_CU cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
-  return Copy(to, Side::kAny, from, Side::kAny, Bytes(bytes), nullptr, true);
+  return CopyBytes(UnifiedSide(to), UnifiedSide(from), bytes, nullptr, true);
 }
 GPUMUX_CU cuMemcpy_ptds(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
-  return Copy(to, Side::kAny, from, Side::kAny, Bytes(bytes), kPerThreadStream, true);
+  return CopyBytes(UnifiedSide(to), UnifiedSide(from), bytes, kPerThreadStream, true);
 }
 GPUMUX_CU cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
-  return Copy(to, Side::kAny, from, Side::kAny, Bytes(bytes), stream, false);
+  return CopyBytes(UnifiedSide(to), UnifiedSide(from), bytes, stream, false);
 }
 GPUMUX_CU cuMemcpyAsync_ptsz(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
-  return Copy(to, Side::kAny, from, Side::kAny, Bytes(bytes), PerThread(stream), false);
+  return CopyBytes(UnifiedSide(to), UnifiedSide(from), bytes, PerThread(stream), false);
 }
 GPUMUX_CU cuMemcpyPeer(CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext, size_t bytes) {
-  return Copy(to, Side::kDevice, from, Side::kDevice, Bytes(bytes), nullptr, true);
+  return CopyBytes(DeviceSide(to), DeviceSide(from), bytes, nullptr, true);
 }
 GPUMUX_CU cuMemcpyPeer_ptds(CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext, size_t bytes) {
-  return Copy(to, Side::kDevice, from, Side::kDevice, Bytes(bytes), kPerThreadStream, true);
+  return CopyBytes(DeviceSide(to), DeviceSide(from), bytes, kPerThreadStream, true);
 }
 GPUMUX_CU cuMemcpyPeerAsync(CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext, size_t bytes,
                             CUstream stream) {
-  return Copy(to, Side::kDevice, from, Side::kDevice, Bytes(bytes), stream, false);
+  return CopyBytes(DeviceSide(to), DeviceSide(from), bytes, stream, false);
 }
 GPUMUX_CU cuMemcpyPeerAsync_ptsz(CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext, size_t bytes,
                                  CUstream stream) {
-  return Copy(to, Side::kDevice, from, Side::kDevice, Bytes(bytes), PerThread(stream), false);
+  return CopyBytes(DeviceSide(to), DeviceSide(from), bytes, PerThread(stream), false);
 }
+
+// Arrays.
+GPUMUX_CU cuMemcpyDtoA_v2(CUarray to, size_t offset, CUdeviceptr from, size_t bytes) {
+  return CopyBytes(ArraySide(to, offset), DeviceSide(from), bytes, nullptr, true);
+}
+GPUMUX_CU cuMemcpyDtoA_v2_ptds(CUarray to, size_t offset, CUdeviceptr from, size_t bytes) {
+  return CopyBytes(ArraySide(to, offset), DeviceSide(from), bytes, kPerThreadStream, true);
+}
+GPUMUX_CU cuMemcpyAtoD_v2(CUdeviceptr to, CUarray from, size_t offset, size_t bytes) {
+  return CopyBytes(DeviceSide(to), ArraySide(from, offset), bytes, nullptr, true);
+}
+GPUMUX_CU cuMemcpyAtoD_v2_ptds(CUdeviceptr to, CUarray from, size_t offset, size_t bytes) {
+  return CopyBytes(DeviceSide(to), ArraySide(from, offset), bytes, kPerThreadStream, true);
+}
+GPUMUX_CU cuMemcpyHtoA_v2(CUarray to, size_t offset, const void* from, size_t bytes) {
+  return CopyBytes(ArraySide(to, offset), HostSide(from), bytes, nullptr, true);
+}
+GPUMUX_CU cuMemcpyHtoA_v2_ptds(CUarray to, size_t offset, const void* from, size_t bytes) {
+  return CopyBytes(ArraySide(to, offset), HostSide(from), bytes, kPerThreadStream, true);
+}
+GPUMUX_CU cuMemcpyHtoAAsync_v2(CUarray to, size_t offset, const void* from, size_t bytes, CUstream stream) {
+  return CopyBytes(ArraySide(to, offset), HostSide(from), bytes, stream, false);
+}
+GPUMUX_CU cuMemcpyHtoAAsync_v2_ptsz(CUarray to, size_t offset, const void* from, size_t bytes,
+                                    CUstream stream) {
+  return CopyBytes(ArraySide(to, offset), HostSide(from), bytes, PerThread(stream), false);
+}
+GPUMUX_CU cuMemcpyAtoH_v2(void* to, CUarray from, size_t offset, size_t bytes) {
+  return CopyBytes(HostSide(to), ArraySide(from, offset), bytes, nullptr, true);
+}
+GPUMUX_CU cuMemcpyAtoH_v2_ptds(void* to, CUarray from, size_t offset, size_t bytes) {
+  return CopyBytes(HostSide(to), ArraySide(from, offset), bytes, kPerThreadStream, true);
+}
+GPUMUX_CU cuMemcpyAtoHAsync_v2(void* to, CUarray from, size_t offset, size_t bytes, CUstream stream) {
+  return CopyBytes(HostSide(to), ArraySide(from, offset), bytes, stream, false);
+}
+GPUMUX_CU cuMemcpyAtoHAsync_v2_ptsz(void* to, CUarray from, size_t offset, size_t bytes, CUstream stream) {
+  return CopyBytes(HostSide(to), ArraySide(from, offset), bytes, PerThread(stream), false);
+}
+GPUMUX_CU cuMemcpyAtoA_v2(CUarray to, size_t to_offset, CUarray from, size_t from_offset, size_t bytes) {
+  return CopyBytes(ArraySide(to, to_offset), ArraySide(from, from_offset), bytes, nullptr, true);
+}
+GPUMUX_CU cuMemcpyAtoA_v2_ptds(CUarray to, size_t to_offset, CUarray from, size_t from_offset, size_t bytes) {
+  return CopyBytes(ArraySide(to, to_offset), ArraySide(from, from_offset), bytes, kPerThreadStream, true);
+}
+
+// Rows and volumes.
 GPUMUX_CU cuMemcpy2D_v2(const Copy2D* copy) { return CopyRows(copy, nullptr, true); }
 GPUMUX_CU cuMemcpy2D_v2_ptds(const Copy2D* copy) { return CopyRows(copy, kPerThreadStream, true); }
 GPUMUX_CU cuMemcpy2DUnaligned_v2(const Copy2D* copy) { return CopyRows(copy, nullptr, true); }
@@ -126,6 +166,18 @@ GPUMUX_CU cuMemcpy2DUnaligned_v2_ptds(const Copy2D* copy) { return CopyRows(copy
 GPUMUX_CU cuMemcpy2DAsync_v2(const Copy2D* copy, CUstream stream) { return CopyRows(copy, stream, false); }
 GPUMUX_CU cuMemcpy2DAsync_v2_ptsz(const Copy2D* copy, CUstream stream) {
   return CopyRows(copy, PerThread(stream), false);
+}
+GPUMUX_CU cuMemcpy3D_v2(const Copy3D* copy) { return CopyVolume(copy, nullptr, true); }
+GPUMUX_CU cuMemcpy3D_v2_ptds(const Copy3D* copy) { return CopyVolume(copy, kPerThreadStream, true); }
+GPUMUX_CU cuMemcpy3DPeer(const Copy3D* copy) { return CopyVolume(copy, nullptr, true); }
+GPUMUX_CU cuMemcpy3DPeer_ptds(const Copy3D* copy) { return CopyVolume(copy, kPerThreadStream, true); }
+GPUMUX_CU cuMemcpy3DAsync_v2(const Copy3D* copy, CUstream stream) { return CopyVolume(copy, stream, false); }
+GPUMUX_CU cuMemcpy3DAsync_v2_ptsz(const Copy3D* copy, CUstream stream) {
+  return CopyVolume(copy, PerThread(stream), false);
+}
+GPUMUX_CU cuMemcpy3DPeerAsync(const Copy3D* copy, CUstream stream) { return CopyVolume(copy, stream, false); }
+GPUMUX_CU cuMemcpy3DPeerAsync_ptsz(const Copy3D* copy, CUstream stream) {
+  return CopyVolume(copy, PerThread(stream), false);
 }
 
 // --- fills
@@ -222,6 +274,7 @@ CUresult Prefetch(CUdeviceptr pointer, size_t bytes, bool to_device, CUstream ha
       bytes > range->base + range->size - pointer) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  if (auto captured = Captures::Forbid(stream)) return *captured;
   if (!to_device) return CUDA_SUCCESS;  // the pages stay counted until they are freed
   auto work = std::make_shared<Work>();
   work->kind = Work::Kind::kEffect;

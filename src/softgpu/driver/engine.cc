@@ -199,6 +199,12 @@ void Engine::Pump(Stream* stream) {
         --i;
         changed_.notify_all();
         continue;
+      case Work::Kind::kPoll:
+        if (i != 0 || work->started) return;
+        work->started = true;
+        polls_.push_back(work);
+        Wake();
+        return;
       case Work::Kind::kEffect:
       case Work::Kind::kCall:
         if (i != 0 || work->started) return;
@@ -264,7 +270,10 @@ void Engine::RunEffect(const WorkPtr& work, Lock& lock) {
 
 WorkPtr Engine::Enqueue(Stream* stream, WorkPtr work) {
   Lock lock(mutex_);
-  if (work->kind == Work::Kind::kKernel) work->launch.kernel = next_id_++;
+  if (work->kind == Work::Kind::kKernel) {
+    work->launch.kernel = next_id_++;
+    work->launch.stream = stream->id;
+  }
   Push(stream, work, lock);
   return work;
 }
@@ -381,6 +390,16 @@ void Engine::Wait(Stream* stream, Event* event) {
   Push(stream, work, lock);
 }
 
+WorkPtr Engine::Recorded(Event* event) {
+  Lock lock(mutex_);
+  return event->recorded;
+}
+
+void Engine::SetRecorded(Event* event, WorkPtr work) {
+  Lock lock(mutex_);
+  event->recorded = std::move(work);
+}
+
 CUresult Engine::SynchronizeEvent(Event* event) {
   Lock lock(mutex_);
   if (event->recorded == nullptr) return CUDA_SUCCESS;
@@ -455,10 +474,35 @@ bool Engine::Receive(Lock& lock) {
   }
 }
 
+void Engine::RunPolls(Lock& lock) {
+  std::vector<WorkPtr> waiting = std::exchange(polls_, {});
+  for (const WorkPtr& work : waiting) {
+    if (work->done) continue;  // its context failed meanwhile
+    lock.unlock();
+    const Work::Poll state = work->poll();
+    lock.lock();
+    if (work->done) continue;
+    switch (state) {
+      case Work::Poll::kNotYet:
+        polls_.push_back(work);
+        break;
+      case Work::Poll::kDone:
+        Finish(work, NowNs());
+        break;
+      case Work::Poll::kFault:
+        FailLocked(work->stream->context, CUDA_ERROR_ILLEGAL_ADDRESS);
+        break;
+    }
+  }
+}
+
 void Engine::Loop() {
+  bool polls = false;
   for (;;) {
     pollfd fds[2] = {{fd_, POLLIN, 0}, {wake_, POLLIN, 0}};
-    poll(fds, 2, -1);
+    // Memory that somebody else writes has no descriptor to wait for.
+    const timespec interval = {0, 200'000};
+    ppoll(fds, 2, polls ? &interval : nullptr, nullptr);
     uint64_t count;
     [[maybe_unused]] const ssize_t n = read(wake_, &count, sizeof(count));
     Lock lock(mutex_);
@@ -468,6 +512,8 @@ void Engine::Loop() {
       effects_.pop_front();
       RunEffect(work, lock);
     }
+    RunPolls(lock);
+    polls = !polls_.empty();
     if (!alive) {
       // The server is gone, and with it the GPU: as one that fell off the bus.
       std::set<Context*> contexts;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -16,6 +17,7 @@
 
 namespace gpumux::softgpu {
 
+struct CapturedPoint;
 struct Context;
 struct Stream;
 
@@ -27,15 +29,18 @@ struct Work {
     kCall,    // a function of the program, on a thread of its own
     kRecord,  // marks a point; takes no time
     kWait,    // for `after` alone
+    kPoll,    // until `poll` says so
   };
+  enum class Poll { kNotYet, kDone, kFault };
   Kind kind = Kind::kRecord;
   Stream* stream = nullptr;
   std::vector<std::shared_ptr<Work>> after;  // in other streams
   Launch launch;                             // kKernel
   // What it does to memory. False: an illegal address, which ends the context.
   std::function<bool()> effect;
-  bool submitted = false;  // kKernel: the server has it
-  bool started = false;    // the rest: somebody runs it
+  std::function<Poll()> poll;  // kPoll
+  bool submitted = false;      // kKernel: the server has it
+  bool started = false;        // the rest: somebody runs it
   bool done = false;
   int64_t end_ns = 0;  // CLOCK_MONOTONIC; the end of what came before, for kRecord
 };
@@ -58,6 +63,10 @@ struct Event {
   Context* context = nullptr;
   unsigned flags = 0;
   WorkPtr recorded;  // the latest; null: never
+  // Where a stream that was being captured recorded it, if that came later; the
+  // graphs' mutex guards it.
+  std::shared_ptr<CapturedPoint> captured;
+  std::atomic<bool> was_captured{false};
 };
 
 // Streams, events and what is on its way to the GPU, of this process. Kernels
@@ -99,6 +108,9 @@ class Engine {
   cuda::CUresult DestroyEvent(cuda::CUevent handle);
   void Record(Event* event, Stream* stream);
   void Wait(Stream* stream, Event* event);
+  // For graphs: the work that stands for the event's latest record.
+  WorkPtr Recorded(Event* event);
+  void SetRecorded(Event* event, WorkPtr work);
   cuda::CUresult SynchronizeEvent(Event* event);
   cuda::CUresult QueryEvent(Event* event);
   cuda::CUresult Elapsed(Event* start, Event* end, float* ms);
@@ -122,6 +134,7 @@ class Engine {
   void CallLoop();
   void Wake();
   bool Receive(Lock& lock);
+  void RunPolls(Lock& lock);
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -137,6 +150,7 @@ class Engine {
   std::unordered_map<uint64_t, WorkPtr> in_flight_;
   std::deque<WorkPtr> effects_;  // ready to run
   std::deque<WorkPtr> calls_;
+  std::vector<WorkPtr> polls_;  // that wait for memory
 };
 
 int64_t NowNs();

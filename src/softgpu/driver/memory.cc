@@ -7,6 +7,7 @@
 #include "softgpu/driver/address_space.h"
 #include "softgpu/driver/context.h"
 #include "softgpu/driver/engine.h"
+#include "softgpu/driver/graph_memory.h"
 
 namespace gpumux::softgpu {
 
@@ -69,8 +70,39 @@ CUresult Memory::AllocPlain(Context* context, uint64_t bytes, CUdeviceptr* out) 
   return CUDA_SUCCESS;
 }
 
+void Memory::AddGraphRange(uint64_t base, uint64_t bytes, Device* device) {
+  std::lock_guard lock(mutex_);
+  Range range;
+  range.kind = Range::Kind::kGraph;
+  range.base = base;
+  range.size = bytes;
+  range.device = device;
+  range.id = next_id_++;
+  ranges_.emplace(base, std::move(range));
+}
+
+void Memory::RemoveGraphRange(uint64_t base) {
+  std::lock_guard lock(mutex_);
+  ranges_.erase(base);
+}
+
+bool Memory::TakeForGraphs(Device* device, uint64_t bytes) {
+  std::unique_lock lock(mutex_);
+  return TakeOrReclaim(device, bytes, lock);
+}
+
+void Memory::GiveForGraphs(Device* device, uint64_t bytes) { Give(device, bytes); }
+
 CUresult Memory::Free(CUdeviceptr pointer) {
   if (pointer == 0) return CUDA_SUCCESS;
+  if (const auto piece = GraphMemory::Get().FindLive(pointer)) {
+    if (Context* current = CurrentOrNull(); current != nullptr) {
+      if (CUresult error = Engine::Get().SynchronizeContext(current); error != CUDA_SUCCESS) return error;
+    }
+    if (!GraphMemory::Get().BeginFree(*piece)) return CUDA_ERROR_INVALID_VALUE;
+    GraphMemory::Get().EndLaunch(*piece->arena);
+    return CUDA_SUCCESS;
+  }
   Context* context;
   {
     std::lock_guard lock(mutex_);
@@ -132,6 +164,7 @@ void Memory::FreeLocked(std::map<uint64_t, Range>::iterator it) {
       Give(range.device, range.taken);
       break;
     case Range::Kind::kMapped:
+    case Range::Kind::kGraph:
     case Range::Kind::kHost:
     case Range::Kind::kRegistered:
       break;
@@ -174,9 +207,19 @@ Range* Memory::FindLocked(uint64_t address) {
 }
 
 std::optional<Range> Memory::Find(uint64_t address) {
-  std::lock_guard lock(mutex_);
-  if (const Range* range = FindLocked(address)) return *range;
-  return std::nullopt;
+  std::optional<Range> found;
+  {
+    std::lock_guard lock(mutex_);
+    if (const Range* range = FindLocked(address)) found = *range;
+  }
+  if (found && found->kind == Range::Kind::kGraph) {
+    // Of an extent programs see the pieces.
+    if (const auto piece = GraphMemory::Get().PieceAt(address)) {
+      found->base = piece->address;
+      found->size = piece->bytes;
+    }
+  }
+  return found;
 }
 
 bool Memory::IsDevice(uint64_t address, uint64_t bytes) {

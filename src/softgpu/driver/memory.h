@@ -25,6 +25,7 @@ struct Range {
     kManaged,
     kMapped,      // a mapping of a virtual-memory handle
     kGlobal,      // a module's variables
+    kGraph,       // an extent of a graph's memory
     kHost,        // page-locked host memory from the driver
     kRegistered,  // the program's own memory, registered
   };
@@ -42,6 +43,8 @@ struct Range {
   uint64_t id = 0;                                // unique in the process
 
   bool on_device() const { return kind < Kind::kHost; }
+  // Behind it are pages that others may map too.
+  bool shared() const { return kind == Kind::kMapped; }
 };
 
 // A stream-ordered memory pool.
@@ -78,6 +81,12 @@ class Memory {
   // A module's variables: device memory, all or nothing.
   cuda::CUresult AllocGlobals(Context* context, uint64_t bytes, uint64_t* base);
   void FreeGlobals(uint64_t base);
+
+  // --- graphs (graph_memory.h keeps the books)
+  void AddGraphRange(uint64_t base, uint64_t bytes, Device* device);
+  void RemoveGraphRange(uint64_t base);
+  bool TakeForGraphs(Device* device, uint64_t bytes);
+  void GiveForGraphs(Device* device, uint64_t bytes);
 
   // --- managed (managed.cc)
   cuda::CUresult AllocManaged(Context* context, uint64_t bytes, unsigned flags, cuda::CUdeviceptr* out);

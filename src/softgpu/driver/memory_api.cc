@@ -6,6 +6,7 @@
 
 #include "sim/slab_layout.h"
 #include "softgpu/driver/api.h"
+#include "softgpu/driver/capture.h"
 #include "softgpu/driver/context.h"
 #include "softgpu/driver/memory.h"
 
@@ -24,11 +25,13 @@ GPUMUX_CU cuMemGetInfo_v2(size_t* free, size_t* total) {
 
 GPUMUX_CU cuMemAlloc_v2(CUdeviceptr* out, size_t bytes) {
   GPUMUX_REQUIRE_CONTEXT(context);
+  GPUMUX_REQUIRE_NO_CAPTURE();
   return Memory::Get().AllocPlain(context, bytes, out);
 }
 
 GPUMUX_CU cuMemAllocPitch_v2(CUdeviceptr* out, size_t* pitch, size_t width, size_t height, unsigned element) {
   GPUMUX_REQUIRE_CONTEXT(context);
+  GPUMUX_REQUIRE_NO_CAPTURE();
   if (pitch == nullptr || width == 0 || height == 0) return CUDA_ERROR_INVALID_VALUE;
   if (element != 4 && element != 8 && element != 16) return CUDA_ERROR_INVALID_VALUE;
   if (width > sim::kMaxAllocationBytes) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -41,12 +44,14 @@ GPUMUX_CU cuMemAllocPitch_v2(CUdeviceptr* out, size_t* pitch, size_t width, size
 
 GPUMUX_CU cuMemFree_v2(CUdeviceptr pointer) {
   GPUMUX_REQUIRE_CONTEXT(context);
+  GPUMUX_REQUIRE_NO_CAPTURE();
   const CUresult result = Memory::Get().Free(pointer);
   return result;
 }
 
 GPUMUX_CU cuMemAllocManaged(CUdeviceptr* out, size_t bytes, unsigned flags) {
   GPUMUX_REQUIRE_CONTEXT(context);
+  GPUMUX_REQUIRE_NO_CAPTURE();
   return Memory::Get().AllocManaged(context, bytes, flags, out);
 }
 
@@ -61,24 +66,29 @@ GPUMUX_CU cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* size, CUdeviceptr p
 
 GPUMUX_CU cuMemAllocHost_v2(void** out, size_t bytes) {
   GPUMUX_REQUIRE_CONTEXT(context);
+  GPUMUX_REQUIRE_NO_CAPTURE();
   return Memory::Get().AllocHost(context, bytes, 0, out);
 }
 GPUMUX_CU cuMemHostAlloc(void** out, size_t bytes, unsigned flags) {
   GPUMUX_REQUIRE_CONTEXT(context);
+  GPUMUX_REQUIRE_NO_CAPTURE();
   if ((flags & ~7u) != 0) return CUDA_ERROR_INVALID_VALUE;
   return Memory::Get().AllocHost(context, bytes, flags, out);
 }
 GPUMUX_CU cuMemFreeHost(void* pointer) {
   GPUMUX_REQUIRE_CONTEXT(context);
+  GPUMUX_REQUIRE_NO_CAPTURE();
   return Memory::Get().FreeHost(pointer);
 }
 GPUMUX_CU cuMemHostRegister_v2(void* pointer, size_t bytes, unsigned flags) {
   GPUMUX_REQUIRE_CONTEXT(context);
+  GPUMUX_REQUIRE_NO_CAPTURE();
   if ((flags & ~15u) != 0) return CUDA_ERROR_INVALID_VALUE;
   return Memory::Get().Register(context, pointer, bytes, flags);
 }
 GPUMUX_CU cuMemHostUnregister(void* pointer) {
   GPUMUX_REQUIRE_CONTEXT(context);
+  GPUMUX_REQUIRE_NO_CAPTURE();
   return Memory::Get().Unregister(pointer);
 }
 GPUMUX_CU cuMemHostGetDevicePointer_v2(CUdeviceptr* out, void* pointer, unsigned flags) {

@@ -17,6 +17,11 @@ namespace gpumux::softgpu {
 struct Module;
 struct Library;
 
+// `threads` of a block with so much dynamic shared memory: how many blocks of
+// the function an SM holds at a time.
+struct Function;
+uint64_t BlocksPerSm(const Function& function, int threads, size_t dynamic_shared);
+
 struct Function {
   Module* module = nullptr;
   const PtxModule::Kernel* kernel = nullptr;

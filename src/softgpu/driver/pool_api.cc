@@ -2,6 +2,7 @@
 //
 // Stream-ordered memory and its pools.
 #include "softgpu/driver/api.h"
+#include "softgpu/driver/capture.h"
 #include "softgpu/driver/context.h"
 #include "softgpu/driver/engine.h"
 #include "softgpu/driver/memory.h"
@@ -17,6 +18,24 @@ CUresult Alloc(CUdeviceptr* out, size_t bytes, Pool* pool, CUstream handle) {
   GPUMUX_REQUIRE_CONTEXT(context);
   GPUMUX_REQUIRE_STREAM(stream, context, handle);
   if (pool == nullptr) pool = Memory::Get().CurrentPool(context->device);
+  if (Captures::Any()) {
+    if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    Node* node = nullptr;
+    const auto captured = Captures::Take(
+        stream,
+        [&] {
+          AllocOperation operation;
+          operation.params.pool.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+          operation.params.pool.location = {CU_MEM_LOCATION_TYPE_DEVICE, pool->device->ordinal};
+          operation.params.bytes = bytes;
+          return operation;
+        },
+        &node);
+    if (captured) {
+      if (*captured == CUDA_SUCCESS) *out = std::get<AllocOperation>(node->operation).params.address;
+      return *captured;
+    }
+  }
   return Memory::Get().AllocFromPool(pool, context, stream->id, bytes, out);
 }
 
@@ -30,7 +49,20 @@ CUresult AllocFrom(CUdeviceptr* out, size_t bytes, CUmemoryPool handle, CUstream
 CUresult Free(CUdeviceptr pointer, CUstream handle) {
   GPUMUX_REQUIRE_CONTEXT(context);
   GPUMUX_REQUIRE_STREAM(stream, context, handle);
+  if (auto captured = Captures::Take(stream, [&] { return FreeOperation{pointer, nullptr}; }))
+    return *captured;
   if (pointer == 0) return CUDA_SUCCESS;
+  if (const auto piece = GraphMemory::Get().FindLive(pointer)) {
+    if (!GraphMemory::Get().BeginFree(*piece)) return CUDA_ERROR_INVALID_VALUE;
+    auto work = std::make_shared<Work>();
+    work->kind = Work::Kind::kEffect;
+    work->effect = [piece] {
+      GraphMemory::Get().EndLaunch(*piece->arena);
+      return true;
+    };
+    Engine::Get().EnqueueOrRun(stream, work);
+    return CUDA_SUCCESS;
+  }
   uint64_t ticket = 0;
   Pool* pool = nullptr;
   if (CUresult error = Memory::Get().BeginFree(pointer, stream->id, &ticket, &pool); error != CUDA_SUCCESS) {
@@ -130,6 +162,7 @@ GPUMUX_CU cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type, CUm
 
 GPUMUX_CU cuMemPoolCreate(CUmemoryPool* out, const CUmemPoolProps* props) {
   GPUMUX_REQUIRE_INIT();
+  GPUMUX_REQUIRE_NO_CAPTURE();
   if (out == nullptr || props == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Pool* pool = nullptr;
   if (CUresult error = Memory::Get().CreatePool(*props, &pool); error != CUDA_SUCCESS) return error;
@@ -148,6 +181,7 @@ GPUMUX_CU cuMemPoolDestroy(CUmemoryPool handle) {
 }
 GPUMUX_CU cuMemPoolTrimTo(CUmemoryPool handle, size_t keep) {
   REQUIRE_POOL(pool, handle);
+  GPUMUX_REQUIRE_NO_CAPTURE();
   return Memory::Get().TrimPool(pool, keep);
 }
 GPUMUX_CU cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void* value) {

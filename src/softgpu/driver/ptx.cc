@@ -177,12 +177,13 @@ bool ReadKernel(const std::vector<std::string_view>& tokens, size_t at, PtxModul
   return true;
 }
 
-// Local variables of a body: what each thread needs of local memory.
-uint64_t LocalBytes(std::string_view body) {
+// Variables that a body declares in a state space: ".local" (of a thread) or
+// ".shared" (of a block).
+uint64_t DeclaredBytes(std::string_view body, std::string_view space) {
   uint64_t bytes = 0;
-  for (size_t at = body.find(".local"); at != std::string_view::npos; at = body.find(".local", at + 1)) {
-    if (at > 0 && !IsSpace(body[at - 1])) continue;  // st.local
-    const std::string_view rest = body.substr(at + 6);
+  for (size_t at = body.find(space); at != std::string_view::npos; at = body.find(space, at + 1)) {
+    if (at > 0 && !IsSpace(body[at - 1]) && body[at - 1] != '{') continue;  // st.local
+    const std::string_view rest = body.substr(at + space.size());
     if (rest.empty() || !IsSpace(rest[0])) continue;
     const auto tokens = Tokens(rest.substr(0, rest.find(';')));
     if (const auto variable = ReadVariable(tokens, 0)) bytes += variable->element * variable->count;
@@ -237,7 +238,9 @@ std::optional<PtxModule> ParsePtx(std::string_view raw) {
       if (tokens[i] == ".entry") {
         if (!ReadKernel(tokens, i + 1, &module)) return std::nullopt;
         if (text[stop] == '{') {
-          module.kernels.back().local_bytes = LocalBytes(std::string_view(text).substr(stop, end - stop));
+          const std::string_view body = std::string_view(text).substr(stop, end - stop);
+          module.kernels.back().local_bytes = DeclaredBytes(body, ".local");
+          module.kernels.back().shared_bytes = DeclaredBytes(body, ".shared");
         } else {
           module.kernels.pop_back();  // declared, not defined
         }

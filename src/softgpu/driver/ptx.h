@@ -19,7 +19,8 @@ struct PtxModule {
   struct Kernel {
     std::string name;
     std::vector<Parameter> parameters;
-    uint64_t local_bytes = 0;  // of one thread
+    uint64_t local_bytes = 0;   // of one thread
+    uint64_t shared_bytes = 0;  // of one block, as declared
   };
   struct Global {
     std::string name;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Streams and events. Capture does not exist here yet: its queries say so, its
-// other entry points answer CUDA_ERROR_NOT_SUPPORTED.
+// Streams and events.
 #include <algorithm>
 #include <utility>
 
 #include "softgpu/driver/api.h"
+#include "softgpu/driver/capture.h"
 #include "softgpu/driver/memory.h"
 #include "softgpu/driver/streams.h"
 
@@ -24,12 +24,18 @@ CUresult Create(CUstream* out, unsigned flags, int priority) {
 
 CUresult Destroy(CUstream handle) {
   GPUMUX_REQUIRE_CONTEXT(context);
+  if (Captures::Any()) {
+    GPUMUX_REQUIRE_STREAM(stream, context, handle);
+    Captures::Get().RemoveStream(stream);
+  }
   return Engine::Get().DestroyStream(handle);
 }
 
 CUresult Synchronize(CUstream handle) {
   GPUMUX_REQUIRE_CONTEXT(context);
   GPUMUX_REQUIRE_STREAM(stream, context, handle);
+  if (auto captured = Captures::Forbid(stream)) return *captured;
+  GPUMUX_REQUIRE_NO_CAPTURE();
   Device* device = stream->context->device;
   const CUresult result = Engine::Get().SynchronizeStream(stream);
   Memory::Get().OnSynchronize(device);
@@ -39,6 +45,8 @@ CUresult Synchronize(CUstream handle) {
 CUresult Query(CUstream handle) {
   GPUMUX_REQUIRE_CONTEXT(context);
   GPUMUX_REQUIRE_STREAM(stream, context, handle);
+  if (auto captured = Captures::Forbid(stream)) return *captured;
+  GPUMUX_REQUIRE_NO_CAPTURE();
   return Engine::Get().QueryStream(stream);
 }
 
@@ -51,21 +59,31 @@ CUresult Read(CUstream handle, T* out, Get get) {
   return CUDA_SUCCESS;
 }
 
+// Of a wait or a record: an event node rather than an edge of the graph.
+constexpr unsigned kExternal = 1;
+
 CUresult WaitEvent(CUstream handle, CUevent event_handle, unsigned flags) {
   GPUMUX_REQUIRE_CONTEXT(context);
   GPUMUX_REQUIRE_STREAM(stream, context, handle);
   if ((flags & ~1u) != 0) return CUDA_ERROR_INVALID_VALUE;
   Event* event = Engine::Get().FindEvent(event_handle);
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (Captures::Any() || event->was_captured) {
+    if (auto captured = Captures::Get().WaitEvent(stream, event, (flags & kExternal) != 0)) return *captured;
+  }
   Engine::Get().Wait(stream, event);
   return CUDA_SUCCESS;
 }
 
-CUresult RecordEvent(CUevent event_handle, CUstream handle) {
+CUresult RecordEvent(CUevent event_handle, CUstream handle, unsigned flags = 0) {
   GPUMUX_REQUIRE_CONTEXT(context);
   GPUMUX_REQUIRE_STREAM(stream, context, handle);
   Event* event = Engine::Get().FindEvent(event_handle);
   if (event == nullptr || event->context != stream->context) return CUDA_ERROR_INVALID_HANDLE;
+  if (Captures::Any() || event->was_captured) {
+    if (auto captured = Captures::Get().RecordEvent(event, stream, (flags & kExternal) != 0))
+      return *captured;
+  }
   Engine::Get().Record(event, stream);
   return CUDA_SUCCESS;
 }
@@ -75,13 +93,6 @@ unsigned Flags(const Stream& stream) { return stream.flags; }
 unsigned long long Id(const Stream& stream) { return stream.id; }
 CUcontext ContextOf(const Stream& stream) { return Handle(stream.context); }
 CUdevice DeviceOf(const Stream& stream) { return stream.context->device->ordinal; }
-CUstreamCaptureStatus NotCapturing(const Stream&) { return CU_STREAM_CAPTURE_STATUS_NONE; }
-
-// The first two of what cuStreamGetCaptureInfo reports; the rest only matters
-// while a stream captures.
-CUresult CaptureInfo(CUstream stream, CUstreamCaptureStatus* status) {
-  return Read(stream, status, NotCapturing);
-}
 
 }  // namespace
 
@@ -130,45 +141,6 @@ GPUMUX_CU cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned flags)
   return WaitEvent(PerThread(stream), event, flags);
 }
 
-GPUMUX_CU cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* out) {
-  return CaptureInfo(stream, out);
-}
-GPUMUX_CU cuStreamIsCapturing_ptsz(CUstream stream, CUstreamCaptureStatus* out) {
-  return CaptureInfo(PerThread(stream), out);
-}
-GPUMUX_CU cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus* out, cuuint64_t*) {
-  return CaptureInfo(stream, out);
-}
-GPUMUX_CU cuStreamGetCaptureInfo_ptsz(CUstream stream, CUstreamCaptureStatus* out, cuuint64_t*) {
-  return CaptureInfo(PerThread(stream), out);
-}
-GPUMUX_CU cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus* out, cuuint64_t*, CUgraph*,
-                                    const CUgraphNode**, size_t*) {
-  return CaptureInfo(stream, out);
-}
-GPUMUX_CU cuStreamGetCaptureInfo_v2_ptsz(CUstream stream, CUstreamCaptureStatus* out, cuuint64_t*, CUgraph*,
-                                         const CUgraphNode**, size_t*) {
-  return CaptureInfo(PerThread(stream), out);
-}
-GPUMUX_CU cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* out, cuuint64_t*, CUgraph*,
-                                    const CUgraphNode**, const void**, size_t*) {
-  return CaptureInfo(stream, out);
-}
-GPUMUX_CU cuStreamGetCaptureInfo_v3_ptsz(CUstream stream, CUstreamCaptureStatus* out, cuuint64_t*, CUgraph*,
-                                         const CUgraphNode**, const void**, size_t*) {
-  return CaptureInfo(PerThread(stream), out);
-}
-
-GPUMUX_CU cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
-  GPUMUX_REQUIRE_INIT();
-  static thread_local CUstreamCaptureMode current = CU_STREAM_CAPTURE_MODE_GLOBAL;
-  if (mode == nullptr || *mode < CU_STREAM_CAPTURE_MODE_GLOBAL || *mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  std::swap(current, *mode);
-  return CUDA_SUCCESS;
-}
-
 // --- events
 
 GPUMUX_CU cuEventCreate(CUevent* out, unsigned flags) {
@@ -188,10 +160,10 @@ GPUMUX_CU cuEventDestroy(CUevent event) { return cuEventDestroy_v2(event); }
 GPUMUX_CU cuEventRecord(CUevent event, CUstream stream) { return RecordEvent(event, stream); }
 GPUMUX_CU cuEventRecord_ptsz(CUevent event, CUstream stream) { return RecordEvent(event, PerThread(stream)); }
 GPUMUX_CU cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) {
-  return (flags & ~1u) != 0 ? CUDA_ERROR_INVALID_VALUE : RecordEvent(event, stream);
+  return (flags & ~1u) != 0 ? CUDA_ERROR_INVALID_VALUE : RecordEvent(event, stream, flags);
 }
 GPUMUX_CU cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned flags) {
-  return (flags & ~1u) != 0 ? CUDA_ERROR_INVALID_VALUE : RecordEvent(event, PerThread(stream));
+  return (flags & ~1u) != 0 ? CUDA_ERROR_INVALID_VALUE : RecordEvent(event, PerThread(stream), flags);
 }
 
 #define REQUIRE_EVENT(name, handle)              \
@@ -199,12 +171,20 @@ GPUMUX_CU cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned f
   Event* name = Engine::Get().FindEvent(handle); \
   if (name == nullptr) return CUDA_ERROR_INVALID_HANDLE
 
+namespace {
+CUresult CheckCaptured(Event* event) {
+  return Captures::Any() || event->was_captured ? Captures::Get().CheckEvent(event) : CUDA_SUCCESS;
+}
+}  // namespace
+
 GPUMUX_CU cuEventQuery(CUevent handle) {
   REQUIRE_EVENT(event, handle);
+  if (CUresult captured = CheckCaptured(event); captured != CUDA_SUCCESS) return captured;
   return Engine::Get().QueryEvent(event);
 }
 GPUMUX_CU cuEventSynchronize(CUevent handle) {
   REQUIRE_EVENT(event, handle);
+  if (CUresult captured = CheckCaptured(event); captured != CUDA_SUCCESS) return captured;
   Device* device = event->context->device;
   const CUresult result = Engine::Get().SynchronizeEvent(event);
   Memory::Get().OnSynchronize(device);

@@ -189,7 +189,7 @@ CUresult Memory::Unmap(uint64_t address, uint64_t bytes) {
   }
   if (end != address + bytes || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   (void)mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE,
-       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   for (auto it = ranges_.find(address); it != ranges_.end() && it->first < end;) {
     auto physical = physical_.find(it->second.handle);
     --physical->second.mappings;
