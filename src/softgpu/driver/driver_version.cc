@@ -6,6 +6,7 @@
 
 #include "sim/gpu_spec_parser.h"
 #include "softgpu/client/connection.h"
+#include "softgpu/faults.h"
 #include "softgpu/names.h"
 
 namespace gpumux::softgpu {
@@ -28,6 +29,9 @@ int Ask() {
 }  // namespace
 
 int CudaVersion() {
+  if (const FaultRun* faults = CurrentFaults(); faults != nullptr && faults->script().cuda_version != 0) {
+    return faults->script().cuda_version;
+  }
   int version = known.load(std::memory_order_relaxed);
   if (version == 0) {
     version = Ask();

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "softgpu/driver/driver_version.h"
+#include "softgpu/faults.h"
 
 #define GPUMUX_ENTRY(stem, version, flavour, symbol) extern "C" int symbol();
 namespace gpumux::softgpu::table {
@@ -28,9 +29,10 @@ struct Row {
   int version;
   Flavour flavour;
   int (*function)();
+  const char* symbol;
 };
 constexpr Row kRows[] = {
-#define GPUMUX_ENTRY(stem, version, flavour, symbol) {#stem, version, flavour, &table::symbol},
+#define GPUMUX_ENTRY(stem, version, flavour, symbol) {#stem, version, flavour, &table::symbol, #symbol},
 #include "gpu/entry_points.inc"
 #undef GPUMUX_ENTRY
 };
@@ -57,7 +59,12 @@ CUresult FindEntryPoint(const char* name, int version, cuuint64_t flags, void** 
   auto end = begin;
   // An older driver has no row that is newer than itself, nor a stem that
   // has newer ones alone.
-  const auto lacks = [](const Row& row) { return row.version > CudaVersion(); };
+  const FaultRun* faults = CurrentFaults();
+  const int cuda_version = CudaVersion();
+  const auto lacks = [&](const Row& row) {
+    return row.version > cuda_version || TakenOut(row.symbol) ||
+           (faults != nullptr && faults->Lacks(row.symbol));
+  };
   bool per_thread = false, exists = false;
   for (; end != std::end(by_stem.rows) && end->stem == stem; ++end) {
     if (lacks(*end)) continue;
@@ -68,7 +75,7 @@ CUresult FindEntryPoint(const char* name, int version, cuuint64_t flags, void** 
       per_thread && (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) ? kPerThread : kLegacy;
   const Row* best = nullptr;
   for (auto row = begin; row != end; ++row) {
-    if (row->flavour == wanted && row->version <= version &&
+    if (!lacks(*row) && row->flavour == wanted && row->version <= version &&
         (best == nullptr || row->version > best->version)) {
       best = row;
     }
@@ -76,7 +83,7 @@ CUresult FindEntryPoint(const char* name, int version, cuuint64_t flags, void** 
   *out = best != nullptr ? reinterpret_cast<void*>(best->function) : nullptr;
   if (status != nullptr) {
     *status = best != nullptr ? CU_GET_PROC_ADDRESS_SUCCESS
-              : exists  ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
+              : exists        ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
                               : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
   }
   return CUDA_SUCCESS;

@@ -19,8 +19,8 @@ std::mutex& Mutex() {
 uint64_t Need(const Device& device, uint64_t bytes_per_thread) {
   const uint64_t base = sim::kH200.default_stack_bytes;
   if (bytes_per_thread <= base) return 0;
-  const uint64_t threads =
-      static_cast<uint64_t>(device.description.sms) * static_cast<uint64_t>(device.description.threads_per_sm);
+  const uint64_t threads = static_cast<uint64_t>(device.description.sms) *
+                           static_cast<uint64_t>(device.description.threads_per_sm);
   return sim::RoundUp((bytes_per_thread - base) * threads, sim::kPageBytes);
 }
 

@@ -4,8 +4,10 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <string>
 
+#include "softgpu/faults.h"
 #include "softgpu/nvml/state.h"
 
 namespace gpumux::nvml {
@@ -28,6 +30,13 @@ nvmlReturn_t Any(softgpu::Description* description) {
   std::lock_guard lock(state.mutex);
   if (state.inits == 0) return NVML_ERROR_UNINITIALIZED;
   *description = state.devices[0].description;
+  const softgpu::FaultRun* faults = softgpu::CurrentFaults();
+  if (faults != nullptr && faults->script().cuda_version != 0) {
+    const softgpu::FaultScript& script = faults->script();
+    snprintf(description->driver_version, sizeof(description->driver_version), "%s",
+             script.driver_version.c_str());
+    description->cuda_version = script.cuda_version;
+  }
   return NVML_SUCCESS;
 }
 
