@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "guard/allocations.h"
 
+#include "guard/graphs.h"
+#include "guard/limits.h"
 #include "guard/lock.h"
 #include "guard/rounding.h"
+#include "guard/small_objects.h"
 #include "guard/streams.h"
 #include "guard/virtual_memory.h"
 
@@ -51,11 +54,12 @@ bool DropPiece(cuda::CUdeviceptr ptr) {
 }
 
 uint64_t DropContext(cuda::CUcontext context, int slot) {
-  uint64_t bytes = 0;
+  uint64_t bytes = 0, small_objects = 0;
   Held held(g_lock);
   g_allocations.EraseIf([&](uint64_t, Allocation& a) {
     if (a.context != context || a.slot != slot || a.family == Family::kStream) return false;
     bytes += a.bytes;
+    small_objects += a.family == Family::kSmallObject;
     return true;
   });
   g_slabs.EraseIf([&](uint64_t, Slab& s) {
@@ -63,7 +67,7 @@ uint64_t DropContext(cuda::CUcontext context, int slot) {
     bytes += kSlabBytes;
     return true;
   });
-  return bytes;
+  return bytes + g_small_objects.Drop(slot, small_objects);
 }
 
 void ForgetAllAllocations() {
@@ -71,6 +75,9 @@ void ForgetAllAllocations() {
   g_allocations.Forget();
   g_slabs.Forget();
   ForgetContexts();
+  ForgetGraphs();
+  ForgetLimits();
+  g_small_objects.Forget();
   ForgetPools();
   ForgetVirtualMemory();
 }

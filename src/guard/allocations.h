@@ -40,9 +40,10 @@ class KeyMap {
 };
 
 enum class Family : uint8_t {
-  kWhole,   // plain or pitched, address range of its own; also managed
-  kPiece,   // small, inside a slab of 2 MiB that is charged as a whole
-  kStream,  // stream-ordered: charged through its pool
+  kWhole,        // plain or pitched, address range of its own; also managed
+  kPiece,        // small, inside a slab of 2 MiB that is charged as a whole
+  kStream,       // stream-ordered: charged through its pool
+  kSmallObject,  // an array or a module that shares slabs (small_objects.h)
 };
 
 struct Allocation {

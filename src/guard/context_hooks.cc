@@ -5,6 +5,7 @@
 #include "guard/allocations.h"
 #include "guard/credit.h"
 #include "guard/driver.h"
+#include "guard/limits.h"
 #include "guard/lock.h"
 #include "guard/session.h"
 #include "guard/wrappers.h"
@@ -42,7 +43,8 @@ bool Charge(int slot) {
 
 void Gone(int slot, CUcontext context) {
   if (g_contexts[slot] > 0) g_contexts[slot]--;
-  const uint64_t bytes = DropContext(context, slot);
+  uint64_t bytes = DropContext(context, slot);
+  if (g_contexts[slot] == 0) bytes += DropLimits(slot);
   if (bytes) Release(slot, bytes);
   NoticeContexts(slot, g_contexts[slot]);
 }

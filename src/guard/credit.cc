@@ -39,7 +39,8 @@ void CountRefusal(uint64_t* counter, gpumux_process_gpu* g, uint64_t bytes) {
   __atomic_store_n(&g->last_refused_bytes, bytes, __ATOMIC_RELAXED);
 }
 
-// Reserve() without the counting: for bytes that the driver took already.
+}  // namespace
+
 bool TryReserve(int slot, uint64_t bytes, bool* device_full) {
   *device_full = false;
   const uint32_t state = __atomic_load_n(&Limits()->state, __ATOMIC_RELAXED);
@@ -50,13 +51,15 @@ bool TryReserve(int slot, uint64_t bytes, bool* device_full) {
   return answer.granted;
 }
 
-}  // namespace
+void CountRefused(int slot, uint64_t bytes, bool device_full) {
+  gpumux_process_gpu* g = Counters(slot);
+  CountRefusal(device_full ? &g->refused_device_full : &g->refused_own_limit, g, bytes);
+}
 
 bool Reserve(int slot, uint64_t bytes) {
   bool device_full;
   if (TryReserve(slot, bytes, &device_full)) return true;
-  gpumux_process_gpu* g = Counters(slot);
-  CountRefusal(device_full ? &g->refused_device_full : &g->refused_own_limit, g, bytes);
+  CountRefused(slot, bytes, device_full);
   return false;
 }
 

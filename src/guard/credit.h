@@ -14,6 +14,9 @@ namespace gpumux::guard {
 
 // True: `bytes` may be taken. False: refused; counted with its cause.
 bool Reserve(int slot, uint64_t bytes);
+// The same without counting, where a refusal is not yet the last word.
+bool TryReserve(int slot, uint64_t bytes, bool* device_full);
+void CountRefused(int slot, uint64_t bytes, bool device_full);
 void Commit(int slot, uint64_t bytes);
 void Cancel(int slot, uint64_t bytes);
 // Gives back committed bytes.

@@ -3,6 +3,7 @@
 // Launches, counted: a tenant that holds memory and launches nothing is idle.
 // This is the hot path; it makes no call but the driver's.
 #include "guard/driver.h"
+#include "guard/graphs.h"
 #include "guard/session.h"
 #include "guard/wrappers.h"
 
@@ -67,10 +68,16 @@ CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig* config, CUfunction f, void*
 }
 
 CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) {
+  if (__builtin_expect(__atomic_load_n(&g_graphs_with_memory, __ATOMIC_RELAXED) != 0, 0)) {
+    return RunGraph(graph, Real().cuGraphLaunch, stream);
+  }
   return Launch<&DriverTable::cuGraphLaunch>(graph, stream);
 }
 
 CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream) {
+  if (__builtin_expect(__atomic_load_n(&g_graphs_with_memory, __ATOMIC_RELAXED) != 0, 0)) {
+    return RunGraph(graph, Real().cuGraphLaunch_ptsz, stream);
+  }
   return Launch<&DriverTable::cuGraphLaunch_ptsz>(graph, stream);
 }
 

@@ -12,6 +12,7 @@
 // reading (40 ns a pool on an H200); otherwise they cost one load.
 #include "guard/credit.h"
 #include "guard/driver.h"
+#include "guard/graphs.h"
 #include "guard/lock.h"
 #include "guard/rounding.h"
 #include "guard/session.h"
@@ -135,7 +136,10 @@ Pool* FindByHandle(CUmemoryPool handle) {
 // runs, and nothing now.
 bool Capturing(CUresult (*query)(CUstream, CUstreamCaptureStatus*), CUstream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  return query && (query(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE);
+  if (!query) return false;
+  const bool capturing = query(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
+  if (capturing) SawMemoryNode();  // it becomes one
+  return capturing;
 }
 
 // Makes room for a growth by `growth`, giving back what this pool keeps unused
@@ -274,6 +278,17 @@ void ForgetPools() {
 using namespace gpumux::guard;
 
 extern "C" {
+
+// Its memory is its owner's, who is charged; allocations from it cost nothing here.
+CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool, void* handle, CUmemAllocationHandleType type,
+                                            unsigned long long flags) {
+  const CUresult r = Through(Real().cuMemPoolImportFromShareableHandle, pool, handle, type, flags);
+  if (r == CUDA_SUCCESS && InForce() && pool) {
+    Held held(g_lock);
+    if (Pool* p = Known(*pool, kNotOurs)) p->slot = kNotOurs;
+  }
+  return r;
+}
 
 CUresult cuMemAllocAsync(CUdeviceptr* ptr, size_t bytes, CUstream stream) {
   return AllocateAsync(

@@ -22,6 +22,27 @@ using CUdriverProcAddressQueryResult = cuda::CUdriverProcAddressQueryResult;
 using CUlaunchConfig = cuda::CUlaunchConfig;
 using CUuuid = cuda::CUuuid;
 using CUstreamCaptureStatus = cuda::CUstreamCaptureStatus;
+using CUarray = cuda::CUarray;
+using CUmipmappedArray = cuda::CUmipmappedArray;
+using CUDA_ARRAY_DESCRIPTOR = cuda::CUDA_ARRAY_DESCRIPTOR;
+using CUDA_ARRAY_DESCRIPTOR_v1 = cuda::CUDA_ARRAY_DESCRIPTOR_v1;
+using CUDA_ARRAY3D_DESCRIPTOR = cuda::CUDA_ARRAY3D_DESCRIPTOR;
+using CUDA_ARRAY3D_DESCRIPTOR_v1 = cuda::CUDA_ARRAY3D_DESCRIPTOR_v1;
+using CUDA_ARRAY_MEMORY_REQUIREMENTS = cuda::CUDA_ARRAY_MEMORY_REQUIREMENTS;
+using CUgraph = cuda::CUgraph;
+using CUgraphNode = cuda::CUgraphNode;
+using CUgraphNodeType = cuda::CUgraphNodeType;
+using CUgraphNodeParams = cuda::CUgraphNodeParams;
+using CUgraphEdgeData = cuda::CUgraphEdgeData;
+using CUgraphMem_attribute = cuda::CUgraphMem_attribute;
+using CUDA_MEM_ALLOC_NODE_PARAMS = cuda::CUDA_MEM_ALLOC_NODE_PARAMS;
+using CUDA_GRAPH_INSTANTIATE_PARAMS = cuda::CUDA_GRAPH_INSTANTIATE_PARAMS;
+using CUmodule = cuda::CUmodule;
+using CUlibrary = cuda::CUlibrary;
+using CUjit_option = cuda::CUjit_option;
+using CUlibraryOption = cuda::CUlibraryOption;
+using CUlimit = cuda::CUlimit;
+using CUdevice_attribute = cuda::CUdevice_attribute;
 using cuuint64_t = cuda::cuuint64_t;
 #include "guard/hooks.inc"
 #include "guard/uses.inc"

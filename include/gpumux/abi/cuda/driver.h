@@ -231,6 +231,35 @@ enum CUdevice_attribute : int {
   CU_DEVICE_ATTRIBUTE_MPS_ENABLED = 133,
 };
 
+// Of array creation.
+enum CUarray3D_flags : unsigned {
+  CUDA_ARRAY3D_SPARSE = 0x40,            // no memory of its own: mapped later
+  CUDA_ARRAY3D_DEFERRED_MAPPING = 0x80,  // likewise
+};
+
+// With 32-bit sizes: entry points from before CUDA 3.2.
+struct CUDA_ARRAY_DESCRIPTOR_v1 {
+  unsigned Width;
+  unsigned Height;
+  int Format;
+  unsigned NumChannels;
+};
+
+struct CUDA_ARRAY3D_DESCRIPTOR_v1 {
+  unsigned Width;
+  unsigned Height;
+  unsigned Depth;
+  int Format;
+  unsigned NumChannels;
+  unsigned Flags;
+};
+
+struct CUDA_ARRAY_MEMORY_REQUIREMENTS {
+  size_t size;
+  size_t alignment;
+  unsigned reserved[4];
+};
+
 struct CUDA_ARRAY_DESCRIPTOR {
   size_t Width;
   size_t Height;
@@ -265,6 +294,29 @@ struct CUlaunchConfig {
   unsigned numAttrs;
 };
 
+enum CUgraphNodeType : int {
+  CU_GRAPH_NODE_TYPE_GRAPH = 4,
+  CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10,
+};
+
+struct CUDA_MEM_ALLOC_NODE_PARAMS {
+  CUmemPoolProps poolProps;
+  const CUmemAccessDesc* accessDescs;
+  size_t accessDescCount;
+  size_t bytesize;
+  CUdeviceptr dptr;
+};
+
+enum CUfunction_attribute : int {
+  CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES = 3,
+};
+
+enum CUjit_option : int {};
+enum CUlibraryOption : int {};
+struct CUgraphNodeParams;  // starts with its CUgraphNodeType
+struct CUgraphEdgeData;
+struct CUDA_GRAPH_INSTANTIATE_PARAMS;
+
 struct CUctxCreateParams;
 struct CUexecAffinityParam;
 
@@ -273,6 +325,10 @@ static_assert(sizeof(CUmemPoolProps) == 88);
 static_assert(sizeof(CUmemAccessDesc) == 12);
 static_assert(sizeof(CUDA_ARRAY_DESCRIPTOR) == 24);
 static_assert(sizeof(CUDA_ARRAY3D_DESCRIPTOR) == 40);
+static_assert(sizeof(CUDA_ARRAY_DESCRIPTOR_v1) == 16);
+static_assert(sizeof(CUDA_ARRAY3D_DESCRIPTOR_v1) == 24);
+static_assert(sizeof(CUDA_ARRAY_MEMORY_REQUIREMENTS) == 32);
+static_assert(sizeof(CUDA_MEM_ALLOC_NODE_PARAMS) == 120);
 static_assert(sizeof(CUlaunchAttribute) == 72);
 static_assert(sizeof(CUlaunchConfig) == 56);
 
