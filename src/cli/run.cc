@@ -36,6 +36,8 @@ using Steady = std::chrono::steady_clock;
 constexpr int kInternalFailure = 125;
 // The daemon ends the waiting itself; this covers one that does not.
 constexpr auto kWaitSlack = std::chrono::seconds(5);
+// A daemon has a word for every request at once: granted, refused, or waits and why.
+constexpr auto kFirstWord = std::chrono::seconds(10);
 // A summary that does not come in this time is given up: the program's status matters more.
 constexpr auto kSummaryPatience = std::chrono::seconds(3);
 
@@ -108,17 +110,18 @@ class Waiting {
     const auto started = Steady::now();
     bool heard = false;
     for (;;) {
-      std::chrono::milliseconds left{-1};
-      if (options_.wait_limit) {
-        left = std::max(std::chrono::milliseconds(0),
-                        std::chrono::ceil<std::chrono::milliseconds>(started + *options_.wait_limit +
-                                                                     kWaitSlack - Steady::now()));
-        if (left.count() == 0)
-          return Refused(
-              {Code::kTimeout, "no room came in time", "ask for less, or wait longer with --wait=T"});
-      }
+      std::optional<Steady::time_point> deadline;
+      if (options_.wait_limit) deadline = started + *options_.wait_limit + kWaitSlack;
+      if (!heard) deadline = std::min(deadline.value_or(Steady::time_point::max()), started + kFirstWord);
+      int64_t left = -1;
+      if (deadline)
+        left = std::max<int64_t>(
+            0, (std::chrono::ceil<std::chrono::milliseconds>(*deadline - Steady::now())).count());
       pollfd entries[] = {{session_.fd(), POLLIN, 0}, {signals_.fd(), POLLIN, 0}};
-      if (::poll(entries, 2, static_cast<int>(std::min<int64_t>(left.count(), INT32_MAX))) < 0) continue;
+      const int ready = ::poll(entries, 2, static_cast<int>(std::min<int64_t>(left, INT32_MAX)));
+      if (ready < 0) continue;
+      // Only after a look at the socket: we may have been stopped past the deadline.
+      if (ready == 0 && left == 0) return Refused(heard ? NoRoom() : NoAnswer());
       if (const int status = TakeSignals(); status != 0) return {.exit_status = status};
       if (entries[0].revents == 0) continue;
       auto event = session_.Next(std::chrono::milliseconds(0));
@@ -146,6 +149,14 @@ class Waiting {
   }
 
  private:
+  static Error NoAnswer() {
+    return {Code::kUnavailable, "the daemon does not answer",
+            "it may hang: see gpumuxd.log, or end it and try again"};
+  }
+  static Error NoRoom() {
+    return {Code::kTimeout, "no room came in time", "ask for less, or wait longer with --wait=T"};
+  }
+
   // The exit status when a signal ended the waiting, else 0.
   int TakeSignals() {
     signalfd_siginfo info;

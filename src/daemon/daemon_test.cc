@@ -635,10 +635,7 @@ class Background {
     waitpid(middle, nullptr, 0);
     close(fds[0]);
     close(fds[1]);
-    EXPECT_TRUE(WaitUntil([&] {
-      const auto stat = ReadProcessStat(pid_);
-      return stat && stat->name == "sleep";
-    }));
+    EXPECT_TRUE(WaitUntil([&] { return ReadEnvironment(pid_).size() == 1; }));
   }
   ~Background() { ::kill(pid_, SIGKILL); }
   pid_t pid() const { return pid_; }

@@ -2,7 +2,6 @@
 #include "daemon/monitor.h"
 
 #include <algorithm>
-#include <map>
 
 #include "base/log.h"
 #include "base/process.h"
@@ -69,7 +68,27 @@ bool Monitor::Refresh(size_t gpu_index) {
     own.erase(listed);
   }
 
-  // Who is left belongs to nobody, or to a tenant whose guard is not loaded.
+  const uint64_t unmanaged = TakeStrangers(gpu_index, own, members);
+  uint64_t explained = unmanaged + (processes->empty() ? 0 : gpu.cost.first_share_bytes);
+  for (const Before& before : members) {
+    Assess(gpu, before);
+    explained += ExplainedBytes(gpu, before);
+  }
+  // The two answers are of two moments: only what two readings agree on counts.
+  const uint64_t unexplained = Minus(memory->used_bytes, explained);
+  gpu.ledger.SetOutside(unmanaged, std::min(unexplained, gpu.previous_unexplained_bytes));
+  gpu.previous_unexplained_bytes = unexplained;
+
+  FreezeAboveLimit(gpu_index, gpu);
+  Publish(gpu_index);
+  return true;
+}
+
+// Who is left in NVML's list belongs to nobody, or to a tenant whose guard is
+// not loaded and becomes its member. Returns the unmanaged bytes.
+uint64_t Monitor::TakeStrangers(size_t gpu_index, const std::map<pid_t, uint64_t>& own,
+                                std::vector<Before>& members) {
+  GpuState& gpu = *machine_.gpus()[gpu_index];
   uint64_t unmanaged = 0;
   gpu.unmanaged_pids.clear();
   for (const auto& [id, tenant] : tenants_.live()) tenant->unpromised.erase(gpu_index);
@@ -89,31 +108,21 @@ bool Monitor::Refresh(size_t gpu_index) {
     unmanaged += bytes + gpu.cost.driver_share_bytes;
     gpu.unmanaged_pids.push_back(pid);
   }
+  return unmanaged;
+}
 
-  uint64_t explained = unmanaged + (processes->empty() ? 0 : gpu.cost.first_share_bytes);
-  for (const Before& before : members) {
-    Assess(gpu, before);
-    const Member::Gpu& on = before.member->gpus[before.slot];
-    if (!on.own_bytes && !before.member->page) continue;
-    const auto* entry = gpu.ledger.Find(before.tenant->id, before.member->key);
-    // Managed memory is in the device's figure and not in the process's.
-    const uint64_t committed =
-        before.member->page
-            ? before.member->page->Read(before.slot, 0, gpu.ledger.TotalBytes()).committed_bytes
-            : 0;
-    const uint64_t shares =
-        std::max<uint64_t>(on.contexts, on.own_bytes ? 1 : 0) * gpu.cost.driver_share_bytes;
-    explained += std::max(on.own_bytes.value_or(0) + shares,
-                          entry ? std::min(committed, entry->granted_bytes) + on.real_overhead_bytes : 0);
-  }
-  // The two answers are of two moments: only what two readings agree on counts.
-  const uint64_t unexplained = Minus(memory->used_bytes, explained);
-  gpu.ledger.SetOutside(unmanaged, std::min(unexplained, gpu.previous_unexplained_bytes));
-  gpu.previous_unexplained_bytes = unexplained;
-
-  FreezeAboveLimit(gpu_index, gpu);
-  Publish(gpu_index);
-  return true;
+// What the device's used figure holds because of this process.
+uint64_t Monitor::ExplainedBytes(const GpuState& gpu, const Before& before) const {
+  const Member::Gpu& on = before.member->gpus[before.slot];
+  if (!on.own_bytes && !before.member->page) return 0;
+  const auto* entry = gpu.ledger.Find(before.tenant->id, before.member->key);
+  // Managed memory is in the device's figure and not in the process's.
+  const uint64_t committed =
+      before.member->page ? before.member->page->Read(before.slot, 0, gpu.ledger.TotalBytes()).committed_bytes
+                          : 0;
+  const uint64_t shares = std::max<uint64_t>(on.contexts, on.own_bytes ? 1 : 0) * gpu.cost.driver_share_bytes;
+  return std::max(on.own_bytes.value_or(0) + shares,
+                  entry ? std::min(committed, entry->granted_bytes) + on.real_overhead_bytes : 0);
 }
 
 void Monitor::RefreshIfOlder(size_t gpu_index, Time age) {

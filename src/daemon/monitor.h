@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <vector>
 
 #include "base/clock.h"
@@ -37,6 +38,9 @@ class Monitor {
     ProcessWords words;
   };
 
+  uint64_t TakeStrangers(size_t gpu_index, const std::map<pid_t, uint64_t>& own,
+                         std::vector<Before>& members);
+  uint64_t ExplainedBytes(const GpuState& gpu, const Before& before) const;
   void Assess(GpuState& gpu, const Before& before);
   void FreezeAboveLimit(size_t gpu_index, GpuState& gpu);
 

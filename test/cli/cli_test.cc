@@ -196,6 +196,18 @@ TEST(Run, AsksTheNextDaemonWhenAnIdleOneLeavesWithoutAWord) {
   EXPECT_EQ(ended.out, "ran\n");
 }
 
+TEST(Run, DoesNotWaitForADaemonThatHangs) {
+  Sandbox box;
+  EXPECT_EQ(box.RunGpumux({"run", "--", "true"}).exit_code, 0);
+  const auto daemons = Daemons(box);
+  ASSERT_EQ(daemons.size(), 1u);
+  ::kill(daemons[0], SIGSTOP);
+  const Outcome run = box.RunGpumux({"run", "--", "true"});
+  ::kill(daemons[0], SIGCONT);
+  EXPECT_EQ(run.exit_code, 3);
+  EXPECT_THAT(run.err, HasSubstr("the daemon does not answer"));
+}
+
 TEST(Run, SaysWhyItsProgramWasEnded) {
   Sandbox box;
   const Outcome late = box.RunGpumux({"run", "--summary", "--time", "200ms", "--", "sleep", "60"});

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How a tenant is stopped, and when the daemon does so by itself.
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "base/units.h"
+#include "daemon/leases.h"
+#include "daemon/process_tree.h"
+
+namespace gpumux::daemon {
+
+namespace {
+
+constexpr Time kKillAgain = std::chrono::seconds(1);
+constexpr unsigned kKillsBeforeRun = 5;  // a `run` on a busy machine may be late, not that late
+
+// Which process of the tenant has used a GPU without a guard for too long; empty: none.
+std::string UnguardedProcess(const Tenant& tenant, Time now) {
+  for (const auto& [key, member] : tenant.members) {
+    if (member.died) continue;
+    for (const Member::Gpu& on : member.gpus) {
+      if (on.unguarded_since && now - *on.unguarded_since >= kGuardGrace)
+        return fmt::format("pid {} ({}) uses the GPU without the guard", member.process.pid, member.name);
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Status Leases::Stop(const std::string& id, const StopRequest& request, const std::string& reason) {
+  for (const auto& [request_id, waiter] : waiters_) {
+    if (waiter.id != id) continue;
+    Refuse(request_id, {Code::kDenied, reason + " while it waited", ""});
+    ScheduleSoon();
+    return {};
+  }
+  Tenant* tenant = tenants_.Find(id);
+  if (!tenant) return Fail(Code::kNotFound, "there is no tenant " + id, "see them with: gpumux ps");
+  if (tenant->stop_reason.empty()) tenant->stop_reason = reason;
+  tenant->state = TenantState::kStopping;
+  LogInfo("tenant {}: {}: signal {}, SIGKILL after {}", id, reason, request.signal,
+          FormatDuration(request.grace));
+  Signal(*tenant, request.signal);
+  tenant->stop_timer = loop_.After(request.grace, [this, id] { Kill(id); });
+  return {};
+}
+
+void Leases::Signal(Tenant& tenant, int signal) {
+  std::vector<ProcessName> roots;
+  if (tenant.child) roots.push_back(*tenant.child);
+  for (const auto& [key, member] : tenant.members) {
+    if (!member.died) roots.push_back(member.process);
+  }
+  for (const ProcessName& process : FindByEnvironment(tenant.id, tenant.uid)) roots.push_back(process);
+  // A `run` that neither starts its program nor reports its end, long after
+  // SIGKILL to all else, is all that keeps the lease.
+  if (tenant.kills > kKillsBeforeRun && tenant.session != 0 && (!tenant.child || tenant.child_ended))
+    roots.push_back(tenant.run);
+  auto tree = OpenTree(roots);
+  for (const auto& [process, pidfd] : tree) SendSignal(pidfd, signal);
+  // Whoever loses its parent meanwhile is still found at the next signal.
+  for (auto& [process, pidfd] : tenant.stopped_processes) {
+    const bool again =
+        std::any_of(tree.begin(), tree.end(), [&p = process](const auto& each) { return each.first == p; });
+    if (again) continue;
+    SendSignal(pidfd, signal);
+    tree.emplace_back(process, std::move(pidfd));
+  }
+  tenant.stopped_processes = std::move(tree);
+}
+
+void Leases::Kill(const std::string& id) {
+  Tenant* tenant = tenants_.Find(id);
+  if (!tenant) return;
+  tenant->draining = true;
+  ++tenant->kills;
+  for (const size_t gpu : tenant->gpus) monitor_.Publish(gpu);
+  Signal(*tenant, SIGKILL);
+  tenant->stop_timer = loop_.After(kKillAgain, [this, id] { Kill(id); });
+}
+
+void Leases::WatchGuards() {
+  std::vector<std::pair<std::string, std::string>> to_stop;
+  for (const auto& [id, tenant] : tenants_.live()) {
+    const std::string unguarded = UnguardedProcess(*tenant, clock_.Now());
+    if (!unguarded.empty() && tenant->request.strict && tenant->state != TenantState::kStopping)
+      to_stop.emplace_back(id, unguarded);
+    std::string reason = unguarded;
+    if (reason.empty() && !tenant->unpromised.empty()) reason = tenant->unpromised.begin()->second;
+    if (tenant->not_enforced.empty() != reason.empty()) {
+      LogWarning("tenant {}: {}", id, reason.empty() ? "enforced again" : "not enforced: " + reason);
+    }
+    if (!reason.empty()) tenant->was_not_enforced = reason;
+    tenant->not_enforced = std::move(reason);
+  }
+  for (const auto& [id, reason] : to_stop) (void)Stop(id, StopRequest{}, "stopped by --strict: " + reason);
+}
+
+}  // namespace gpumux::daemon
