@@ -17,7 +17,7 @@ constinit SmallObjects g_small_objects;
 
 namespace {
 
-constexpr unsigned kWithoutMemory = CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING;
+constexpr unsigned kWithoutMemory = kArraySparse | kArrayDeferredMapping;
 
 // Larger than any array of this shape: every element 16 bytes, every row and
 // plane padded. For drivers that do not know deferred mapping (before 11.3).
@@ -31,7 +31,7 @@ uint64_t Estimate(const CUDA_ARRAY3D_DESCRIPTOR& d, unsigned levels) {
 
 uint64_t Requirement(const CUDA_ARRAY3D_DESCRIPTOR& desc, CUdevice device) {
   CUDA_ARRAY3D_DESCRIPTOR twin = desc;
-  twin.Flags |= CUDA_ARRAY3D_DEFERRED_MAPPING;
+  twin.Flags |= kArrayDeferredMapping;
   CUarray array = nullptr;
   CUDA_ARRAY_MEMORY_REQUIREMENTS needs = {};
   if (!Real().cuArrayGetMemoryRequirements || !Real().cuArray3DCreate_v2 || !Real().cuArrayDestroy ||
@@ -45,7 +45,7 @@ uint64_t Requirement(const CUDA_ARRAY3D_DESCRIPTOR& desc, CUdevice device) {
 
 uint64_t Requirement(const CUDA_ARRAY3D_DESCRIPTOR& desc, unsigned levels, CUdevice device) {
   CUDA_ARRAY3D_DESCRIPTOR twin = desc;
-  twin.Flags |= CUDA_ARRAY3D_DEFERRED_MAPPING;
+  twin.Flags |= kArrayDeferredMapping;
   CUmipmappedArray array = nullptr;
   CUDA_ARRAY_MEMORY_REQUIREMENTS needs = {};
   if (!Real().cuMipmappedArrayGetMemoryRequirements || !Real().cuMipmappedArrayDestroy ||

@@ -231,11 +231,9 @@ enum CUdevice_attribute : int {
   CU_DEVICE_ATTRIBUTE_MPS_ENABLED = 133,
 };
 
-// Of array creation.
-enum CUarray3D_flags : unsigned {
-  CUDA_ARRAY3D_SPARSE = 0x40,            // no memory of its own: mapped later
-  CUDA_ARRAY3D_DEFERRED_MAPPING = 0x80,  // likewise
-};
+// Flags of array creation; macros in NVIDIA's header, hence the other names.
+inline constexpr unsigned kArraySparse = 0x40;           // CUDA_ARRAY3D_SPARSE: mapped later
+inline constexpr unsigned kArrayDeferredMapping = 0x80;  // CUDA_ARRAY3D_DEFERRED_MAPPING: likewise
 
 // With 32-bit sizes: entry points from before CUDA 3.2.
 struct CUDA_ARRAY_DESCRIPTOR_v1 {
