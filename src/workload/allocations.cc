@@ -186,7 +186,7 @@ Holdings::Step Holdings::TakeGraph(uint64_t bytes) {
   OnFree("cuGraphDestroy", [&d, graph] { return d.GraphDestroy(graph); });
   const cuda::CUmemAccessDesc access{{cuda::CU_MEM_LOCATION_TYPE_DEVICE, device_},
                                      cuda::CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-  MemAllocNodeParams params{};
+  cuda::CUDA_MEM_ALLOC_NODE_PARAMS params{};
   params.poolProps.allocType = cuda::CU_MEM_ALLOCATION_TYPE_PINNED;
   params.poolProps.location = {cuda::CU_MEM_LOCATION_TYPE_DEVICE, device_};
   params.accessDescs = &access;

@@ -14,14 +14,6 @@ namespace gpumux::workload {
 struct IpcMemHandle {
   char reserved[64];
 };
-struct MemAllocNodeParams {
-  cuda::CUmemPoolProps poolProps;
-  const cuda::CUmemAccessDesc* accessDescs;
-  size_t accessDescCount;
-  size_t bytesize;
-  cuda::CUdeviceptr dptr;  // out
-};
-static_assert(sizeof(MemAllocNodeParams) == 120);
 
 // The entry points that the workload uses, (member, exported symbol, arguments).
 // clang-format off
@@ -67,7 +59,7 @@ static_assert(sizeof(MemAllocNodeParams) == 120);
   X(GraphCreate, "cuGraphCreate", (cuda::CUgraph*, unsigned))                                                   \
   X(GraphDestroy, "cuGraphDestroy", (cuda::CUgraph))                                                            \
   X(GraphAddMemAllocNode, "cuGraphAddMemAllocNode",                                                             \
-    (cuda::CUgraphNode*, cuda::CUgraph, const cuda::CUgraphNode*, size_t, MemAllocNodeParams*))                 \
+    (cuda::CUgraphNode*, cuda::CUgraph, const cuda::CUgraphNode*, size_t, cuda::CUDA_MEM_ALLOC_NODE_PARAMS*))                 \
   X(GraphInstantiateWithFlags, "cuGraphInstantiateWithFlags", (cuda::CUgraphExec*, cuda::CUgraph, uint64_t))    \
   X(GraphLaunch, "cuGraphLaunch", (cuda::CUgraphExec, cuda::CUstream))                                          \
   X(GraphExecDestroy, "cuGraphExecDestroy", (cuda::CUgraphExec))                                                \

@@ -309,8 +309,8 @@ enum CUfunction_attribute : int {
   CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES = 3,
 };
 
-enum CUjit_option : int {};
-enum CUlibraryOption : int {};
+enum CUjit_option : int;
+enum CUlibraryOption : int;
 struct CUgraphNodeParams;  // starts with its CUgraphNodeType
 struct CUgraphEdgeData;
 struct CUDA_GRAPH_INSTANTIATE_PARAMS;
