@@ -128,10 +128,7 @@ std::map<std::string, std::string> TheirTags() {
 #define ABI_NAME(T)
   // The workload's own declarations of what nothing else uses yet.
   static_assert(sizeof(workload::IpcMemHandle) == sizeof(::CUipcMemHandle));
-  static_assert(sizeof(workload::MemAllocNodeParams) == sizeof(::CUDA_MEM_ALLOC_NODE_PARAMS));
-  static_assert(offsetof(workload::MemAllocNodeParams, dptr) == offsetof(::CUDA_MEM_ALLOC_NODE_PARAMS, dptr));
   tags.emplace(SignatureText(typeid(::CUipcMemHandle).name()), "IpcMemHandle");
-  tags.emplace(SignatureText(typeid(::CUDA_MEM_ALLOC_NODE_PARAMS).name()), "MemAllocNodeParams");
   return tags;
 }
 

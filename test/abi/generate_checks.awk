@@ -48,6 +48,7 @@ BEGIN {
 /^using CU[A-Za-z0-9_]+ = / || /^using nvml[A-Za-z0-9_]+ = / { emit("ABI_TYPE", $2, ""); next }
 /^struct [A-Za-z0-9_]+;/ { sub(/;.*/, "", $2); emit("ABI_NAME", $2, ""); next }
 /^struct [A-Za-z0-9_]+ \{/ { in_struct = $2; emit("ABI_TYPE", in_struct, ""); next }
+/^enum [A-Za-z0-9_]+ : int;/ { emit("ABI_TYPE", $2, ""); next }
 /^enum [A-Za-z0-9_]+ : / { in_enum = $2; emit("ABI_TYPE", in_enum, ""); next }
 /^};?/ { in_struct = ""; in_enum = ""; next }
 in_enum != "" && /[A-Za-z_]/ { emit("ABI_VALUE", first_word($0), ""); next }
