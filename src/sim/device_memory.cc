@@ -71,6 +71,28 @@ bool DeviceMemory::Give(Process process, uint64_t bytes) {
   return true;
 }
 
+bool DeviceMemory::Disown(Process process, uint64_t bytes) {
+  auto it = accounts_.find(process);
+  if (it == accounts_.end() || it->second.taken < bytes) return false;
+  it->second.taken -= bytes;
+  ownerless_ += bytes;
+  return true;
+}
+
+bool DeviceMemory::Adopt(Process process, uint64_t bytes) {
+  if (ownerless_ < bytes) return false;
+  ownerless_ -= bytes;
+  accounts_[process].taken += bytes;
+  return true;
+}
+
+bool DeviceMemory::FreeOwnerless(uint64_t bytes) {
+  if (ownerless_ < bytes) return false;
+  ownerless_ -= bytes;
+  used_ -= bytes;
+  return true;
+}
+
 bool DeviceMemory::TouchManaged(Process process, uint64_t bytes) {
   Account& account = accounts_[process];
   const uint64_t cached = std::min(bytes, account.managed_cache);

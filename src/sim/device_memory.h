@@ -39,6 +39,14 @@ class DeviceMemory {
   bool Give(Process process, uint64_t bytes);
   bool FreeManaged(Process process, uint64_t bytes);
 
+  // Memory that outlives the process that took it, as others use it: it leaves
+  // the process's figure and stays in the device's, until another process is
+  // charged for it or it is freed. Each is false, and changes nothing, when the
+  // process does not hold as much, or as much is not without an owner.
+  bool Disown(Process process, uint64_t bytes);
+  bool Adopt(Process process, uint64_t bytes);
+  bool FreeOwnerless(uint64_t bytes);
+
   // The process has ended, however: everything it held is free.
   void RemoveProcess(Process process);
 
@@ -56,6 +64,7 @@ class DeviceMemory {
 
   GpuSpec spec_;
   uint64_t used_ = 0;
+  uint64_t ownerless_ = 0;
   uint64_t initialised_ = 0;  // processes
   std::map<Process, Account> accounts_;
 };

@@ -17,7 +17,7 @@
 namespace gpumux::softgpu {
 
 inline constexpr uint32_t kMagic = 0x47505553;
-inline constexpr uint32_t kVersion = 2;
+inline constexpr uint32_t kVersion = 3;
 inline constexpr uint32_t kMaxGpus = 64;
 inline constexpr char kSocketName[] = "gpu.sock";
 inline constexpr char kStartLockName[] = "start.lock";
@@ -42,6 +42,16 @@ enum class Op : uint32_t {
   kCompletion,      // server -> kWork: a Completion
   kDescribe,        // any role: -> a Description
   kSetComputeMode,  // any role, of root: amount: NVML's number of the mode
+  // Memory that several processes use (server/shares.h). Descriptors travel with
+  // the message.
+  kShare,       // amount: bytes that the client has taken; with its file -> value[0]: key
+  kTakeShared,  // amount: bytes, key: of the client's own share
+  kGiveShared,  // the same
+  kUnshare,     // key: the client is done with a share of its own
+  kExport,      // key -> a descriptor that stands for the share, and holds it while it is open
+  kAttach,      // key -> values: key, bytes, GPU, creator; with the share's file
+  kAttachFile,  // with such a descriptor -> as kAttach
+  kDetach,      // key
 };
 
 enum class Answer : uint32_t { kOk = 0, kOutOfMemory = 1, kInvalid = 2, kRefused = 3, kBusy = 4 };
@@ -65,6 +75,7 @@ struct Request {
   Op op = Op::kMemory;
   uint32_t gpu = 0;
   uint64_t amount = 0;
+  uint64_t key = 0;
 };
 
 struct Reply {
@@ -136,7 +147,7 @@ struct Completion {
 };
 
 static_assert(sizeof(Hello) == 24 && sizeof(HelloReply) == 24);
-static_assert(sizeof(Request) == 16 && sizeof(Reply) == 40);
+static_assert(sizeof(Request) == 24 && sizeof(Reply) == 40);
 static_assert(sizeof(Description) == 216);
 static_assert(sizeof(Launch) == 48 && sizeof(Completion) == 32);
 

@@ -15,6 +15,7 @@
 
 #include "sim/gpu_spec_parser.h"
 #include "softgpu/client/start_server.h"
+#include "softgpu/descriptors.h"
 
 namespace gpumux::softgpu {
 
@@ -152,13 +153,28 @@ int Connection::OpenWork() {
 }
 
 std::optional<Reply> Connection::Call(Op op, uint32_t gpu, uint64_t amount) {
+  Request request;
+  request.op = op;
+  request.gpu = gpu;
+  request.amount = amount;
+  return Call(request, -1, nullptr);
+}
+
+std::optional<Reply> Connection::Call(const Request& request, int send, int* receive) {
   std::lock_guard lock(mutex_);
   if (!Usable()) return std::nullopt;
-  const Request request{op, gpu, amount};
   Reply reply;
-  if (!SendAll(fd_, &request, sizeof(request)) || Receive(fd_, &reply, sizeof(reply)) != sizeof(reply)) {
+  int descriptor = -1;
+  if (!SendWithDescriptor(fd_, &request, sizeof(request), send, 0) ||
+      ReceiveWithDescriptor(fd_, &reply, sizeof(reply), &descriptor, 0) != sizeof(reply)) {
+    if (descriptor >= 0) close(descriptor);
     Close();
     return std::nullopt;
+  }
+  if (receive != nullptr) {
+    *receive = descriptor;
+  } else if (descriptor >= 0) {
+    close(descriptor);
   }
   return reply;
 }
@@ -166,7 +182,9 @@ std::optional<Reply> Connection::Call(Op op, uint32_t gpu, uint64_t amount) {
 bool Connection::Processes(uint32_t gpu, ProcessList* list) {
   std::lock_guard lock(mutex_);
   if (!Usable()) return false;
-  const Request request{Op::kProcesses, gpu, 0};
+  Request request;
+  request.op = Op::kProcesses;
+  request.gpu = gpu;
   if (!SendAll(fd_, &request, sizeof(request))) return false;
   const ssize_t n = Receive(fd_, list, sizeof(*list));
   constexpr ssize_t kHead = offsetof(ProcessList, entries);
@@ -178,7 +196,9 @@ bool Connection::Describe(std::vector<Description>* gpus) {
   std::lock_guard lock(mutex_);
   gpus->clear();
   for (uint32_t i = 0; i < hello_.gpus; ++i) {
-    const Request request{Op::kDescribe, i, 0};
+    Request request;
+    request.op = Op::kDescribe;
+    request.gpu = i;
     Description gpu;
     if (!Usable() || !SendAll(fd_, &request, sizeof(request)) ||
         Receive(fd_, &gpu, sizeof(gpu)) != sizeof(gpu) || gpu.answer != Answer::kOk) {

@@ -38,9 +38,14 @@ class Connection {
 
   bool Usable() const;
   uint32_t gpus() const { return hello_.gpus; }
+  // The server's number of this process.
+  uint64_t client() const { return hello_.client; }
 
   // Nothing when the server is gone.
   std::optional<Reply> Call(Op op, uint32_t gpu, uint64_t amount = 0);
+  // The same about a share: a descriptor may go with the request, one may come
+  // with the answer (-1: none).
+  std::optional<Reply> Call(const Request& request, int send, int* receive);
   bool Processes(uint32_t gpu, ProcessList* list);
   // Each GPU of the server, whole or not at all.
   bool Describe(std::vector<Description>* gpus);

@@ -27,6 +27,19 @@ uint64_t MapRegion(uint64_t bytes, uint64_t alignment, bool reserve_only, uint64
   return base;
 }
 
+uint64_t MapShared(int file, uint64_t bytes, uint64_t alignment) {
+  const uint64_t base = MapRegion(bytes, alignment, true);
+  if (base == 0) return 0;
+  void* at = mmap(reinterpret_cast<void*>(base), bytes, PROT_READ | PROT_WRITE,
+                  MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file, 0);
+  if (at == MAP_FAILED) {
+    munmap(reinterpret_cast<void*>(base), bytes);
+    return 0;
+  }
+  madvise(at, bytes, MADV_DONTFORK);
+  return base;
+}
+
 void UnmapRegion(uint64_t base, uint64_t bytes) { munmap(reinterpret_cast<void*>(base), bytes); }
 
 void ForgetContents(uint64_t base, uint64_t bytes) {

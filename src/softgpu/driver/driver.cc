@@ -87,6 +87,25 @@ std::optional<int> Driver::ComputeMode(const Device& device) {
   return static_cast<int>(reply->values[1]);
 }
 
+std::optional<Reply> Driver::AskShare(Op op, const Device* device, uint64_t amount, uint64_t key, int send,
+                                      int* receive) {
+  Request request;
+  request.op = op;
+  request.gpu = device != nullptr ? device->gpu : 0;
+  request.amount = amount;
+  request.key = key;
+  auto reply = connection_.Call(request, send, receive);
+  if (!reply || reply->answer != Answer::kOk) return std::nullopt;
+  return reply;
+}
+
+Device* Driver::FindDeviceOfGpu(uint64_t gpu) {
+  for (const auto& device : devices_) {
+    if (device->gpu == gpu) return device.get();
+  }
+  return nullptr;
+}
+
 std::optional<Driver::Memory> Driver::QueryMemory(const Device& device) {
   const auto reply = connection_.Call(Op::kMemory, device.gpu);
   if (!reply || reply->answer != Answer::kOk) return std::nullopt;

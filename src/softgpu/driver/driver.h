@@ -51,6 +51,12 @@ class Driver {
   std::optional<Memory> QueryMemory(const Device& device);
   // NVML's number of it; nothing when the server is gone.
   std::optional<int> ComputeMode(const Device& device);
+  // About memory that is shared: a descriptor may go along, one may come back.
+  std::optional<Reply> AskShare(Op op, const Device* device, uint64_t amount, uint64_t key, int send = -1,
+                                int* receive = nullptr);
+  // The server's number of this process.
+  uint64_t client() const { return connection_.client(); }
+  Device* FindDeviceOfGpu(uint64_t gpu);
   int OpenWork() { return connection_.OpenWork(); }
 
  private:

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "softgpu/driver/context.h"
+#include "softgpu/driver/shared_event.h"
 
 namespace gpumux::softgpu {
 
@@ -379,12 +380,30 @@ void Engine::Record(Event* event, Stream* stream) {
   // An idle stream reaches the point at once, whenever its last work ended.
   if (stream->pending.empty()) stream->last_end_ns = NowNs();
   Push(stream, work, lock);
+  if (event->shared == nullptr) return;
+  auto tell = std::make_shared<Work>();
+  tell->kind = Work::Kind::kEffect;
+  tell->effect = [shared = event->shared, number = event->shared->Record()] {
+    shared->Complete(number);
+    return true;
+  };
+  Push(stream, tell, lock);
 }
 
 void Engine::Wait(Stream* stream, Event* event) {
   auto work = std::make_shared<Work>();
   work->kind = Work::Kind::kWait;
   Lock lock(mutex_);
+  if (event->shared != nullptr) {
+    const uint64_t number = event->shared->Recorded();
+    if (event->shared->IsComplete(number)) return;
+    work->kind = Work::Kind::kPoll;
+    work->poll = [shared = event->shared, number] {
+      return shared->IsComplete(number) ? Work::Poll::kDone : Work::Poll::kNotYet;
+    };
+    Push(stream, work, lock);
+    return;
+  }
   if (event->recorded == nullptr || event->recorded->done) return;
   work->after.push_back(event->recorded);
   Push(stream, work, lock);
@@ -402,6 +421,16 @@ void Engine::SetRecorded(Event* event, WorkPtr work) {
 
 CUresult Engine::SynchronizeEvent(Event* event) {
   Lock lock(mutex_);
+  if (const auto shared = event->shared) {
+    const uint64_t number = shared->Recorded();
+    while (!shared->IsComplete(number)) {
+      if (CUresult error = event->context->sticky; error != CUDA_SUCCESS) return error;
+      lock.unlock();
+      poll(nullptr, 0, 1);
+      lock.lock();
+    }
+    return event->context->sticky;
+  }
   if (event->recorded == nullptr) return CUDA_SUCCESS;
   return WaitFor({event->recorded}, event->context, lock);
 }
@@ -409,6 +438,9 @@ CUresult Engine::SynchronizeEvent(Event* event) {
 CUresult Engine::QueryEvent(Event* event) {
   Lock lock(mutex_);
   if (CUresult error = event->context->sticky; error != CUDA_SUCCESS) return error;
+  if (event->shared != nullptr) {
+    return event->shared->IsComplete(event->shared->Recorded()) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+  }
   return event->recorded == nullptr || event->recorded->done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 

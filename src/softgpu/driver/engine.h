@@ -18,6 +18,7 @@
 namespace gpumux::softgpu {
 
 struct CapturedPoint;
+class SharedEvent;
 struct Context;
 struct Stream;
 
@@ -62,7 +63,8 @@ struct Stream {
 struct Event {
   Context* context = nullptr;
   unsigned flags = 0;
-  WorkPtr recorded;  // the latest; null: never
+  WorkPtr recorded;                     // the latest; null: never
+  std::shared_ptr<SharedEvent> shared;  // other processes may use it
   // Where a stream that was being captured recorded it, if that came later; the
   // graphs' mutex guards it.
   std::shared_ptr<CapturedPoint> captured;

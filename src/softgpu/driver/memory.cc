@@ -56,6 +56,7 @@ CUresult Memory::AllocPlain(Context* context, uint64_t bytes, CUdeviceptr* out) 
       place = context->slabs.Place(bytes);
     }
     range.base = *place;
+    range.file_backed = shared_.contains(range.base / sim::kPageBytes * sim::kPageBytes);
   } else {
     range.taken = sim::RoundPlain(bytes);
     if (!TakeOrReclaim(device, range.taken, lock)) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -104,6 +105,7 @@ CUresult Memory::Free(CUdeviceptr pointer) {
     return CUDA_SUCCESS;
   }
   Context* context;
+  Pool* imported = nullptr;
   {
     std::lock_guard lock(mutex_);
     auto it = ranges_.find(pointer);
@@ -117,11 +119,18 @@ CUresult Memory::Free(CUdeviceptr pointer) {
       default:
         return CUDA_ERROR_INVALID_VALUE;
     }
+    if (it->second.kind == Range::Kind::kPooled && it->second.pool->imported) imported = it->second.pool;
     context = it->second.context;
   }
   // A free waits for the work that may still use the memory.
   if (context != nullptr && context->alive) {
     if (CUresult error = Engine::Get().SynchronizeContext(context); error != CUDA_SUCCESS) return error;
+  }
+  if (imported != nullptr) {
+    uint64_t ticket = 0;
+    if (CUresult error = BeginFree(pointer, 0, &ticket, &imported); error != CUDA_SUCCESS) return error;
+    FinishFree(imported, ticket);
+    return CUDA_SUCCESS;
   }
   std::unique_lock unmapping(mapping_mutex_);
   std::lock_guard lock(mutex_);
@@ -138,8 +147,7 @@ void Memory::FreeLocked(std::map<uint64_t, Range>::iterator it) {
     case Range::Kind::kSmall: {
       const auto freed = range.context->slabs.Free(range.base);
       if (freed && freed->empty_slab) {
-        UnmapRegion(*freed->empty_slab, sim::kPageBytes);
-        Give(range.device, sim::kPageBytes);
+        GiveRegion(range.device, *freed->empty_slab, sim::kPageBytes);
       }
       break;
     }
@@ -160,11 +168,11 @@ void Memory::FreeLocked(std::map<uint64_t, Range>::iterator it) {
     }
     case Range::Kind::kPlain:
     case Range::Kind::kGlobal:
-      UnmapRegion(range.base, range.taken);
-      Give(range.device, range.taken);
+      GiveRegion(range.device, range.base, range.taken);
       break;
     case Range::Kind::kMapped:
     case Range::Kind::kGraph:
+    case Range::Kind::kImported:
     case Range::Kind::kHost:
     case Range::Kind::kRegistered:
       break;
@@ -265,7 +273,7 @@ void Memory::RemoveContext(Context* context) {
     // Mappings belong to the process, as do stream-ordered allocations of
     // pools, unless the primary context that carries the pools goes.
     const bool ours = range.context == context && range.kind != Range::Kind::kMapped &&
-                      range.kind != Range::Kind::kRegistered &&
+                      range.kind != Range::Kind::kImported && range.kind != Range::Kind::kRegistered &&
                       (range.kind != Range::Kind::kPooled || context->primary);
     if (ours) {
       if (range.kind == Range::Kind::kHost) {

@@ -26,6 +26,7 @@ struct Range {
     kMapped,      // a mapping of a virtual-memory handle
     kGlobal,      // a module's variables
     kGraph,       // an extent of a graph's memory
+    kImported,    // another process's, opened
     kHost,        // page-locked host memory from the driver
     kRegistered,  // the program's own memory, registered
   };
@@ -36,6 +37,7 @@ struct Range {
   Device* device = nullptr;
   Pool* pool = nullptr;
   unsigned flags = 0;
+  bool file_backed = false;                       // others may map it
   uint64_t taken = 0;                             // bytes taken from the device for it alone
   std::vector<bool> touched;                      // kManaged: which 2 MiB pages are on the device
   cuda::CUmemGenericAllocationHandle handle = 0;  // kMapped
@@ -44,7 +46,7 @@ struct Range {
 
   bool on_device() const { return kind < Kind::kHost; }
   // Behind it are pages that others may map too.
-  bool shared() const { return kind == Kind::kMapped; }
+  bool shared() const { return kind == Kind::kMapped || kind == Kind::kImported || file_backed; }
 };
 
 // A stream-ordered memory pool.
@@ -58,6 +60,11 @@ struct Pool {
   sim::PoolLayout layout{kRangeBytes};
   uint64_t threshold = 0;
   uint64_t used = 0, used_high = 0, reserved_high = 0;
+  int file = -1;                       // behind its addresses, if it can be exported
+  uint64_t key = 0;                    // of the share, once it was exported or is imported
+  bool imported = false;               // another process allocates in it
+  uint64_t imported_live = 0;          // pointers of it that were imported
+  std::map<uint64_t, uint64_t> opens;  // of them, by address
   int reuse_follow_event = 1, reuse_opportunistic = 1, reuse_internal = 1;
   // Freed in the order of a stream that has not got there yet: its place can
   // be had again on the same stream alone.
@@ -130,6 +137,17 @@ class Memory {
   cuda::CUresult SetAccess(uint64_t address, uint64_t bytes, unsigned flags);
   cuda::CUresult GetAccess(uint64_t address, unsigned long long* flags);
 
+  // --- with other processes (sharing.cc)
+  cuda::CUresult GetIpcHandle(uint64_t pointer, void* handle);
+  cuda::CUresult OpenIpcHandle(Context* context, const void* handle, cuda::CUdeviceptr* out);
+  cuda::CUresult CloseIpcHandle(uint64_t pointer);
+  cuda::CUresult ExportHandle(cuda::CUmemGenericAllocationHandle handle, int* out);
+  cuda::CUresult ImportHandle(int descriptor, cuda::CUmemGenericAllocationHandle* out);
+  cuda::CUresult ExportPool(Pool* pool, int* out);
+  cuda::CUresult ImportPool(int descriptor, Pool** out);
+  cuda::CUresult ExportPointer(uint64_t pointer, void* data);
+  cuda::CUresult ImportPointer(Pool* pool, const void* data, cuda::CUdeviceptr* out);
+
   // --- lookups
   std::optional<Range> Find(uint64_t address);
   // Whether [address, address + bytes) is device memory that can be used now.
@@ -155,6 +173,9 @@ class Memory {
     uint64_t file_offset;
     uint64_t references;  // handles
     uint64_t mappings;
+    int file = -1;  // of its own, if it can be exported
+    uint64_t key = 0;
+    bool imported = false;
   };
 
   bool Take(Device* device, uint64_t bytes);
@@ -167,6 +188,12 @@ class Memory {
   Range* FindLocked(uint64_t address);
   void ReleasePhysical(std::map<uint64_t, Physical>::iterator it);
   void FreeLocked(std::map<uint64_t, Range>::iterator it);
+  // A region of plain memory becomes a file that others can map.
+  bool ShareRegion(Device* device, uint64_t base, uint64_t bytes);
+  // Gives back a region of plain memory, shared or not.
+  void GiveRegion(Device* device, uint64_t base, uint64_t bytes);
+  bool TakeForPool(Pool* pool, uint64_t bytes);
+  void GiveOfPool(Pool* pool, uint64_t bytes);
 
   std::mutex mutex_;                 // guards everything below
   std::shared_mutex mapping_mutex_;  // taken before mutex_: exclusively to unmap, shared to use
@@ -177,6 +204,16 @@ class Memory {
   std::map<uint64_t, uint64_t> file_holes_;    // of the file behind handles
   uint64_t file_end_ = 0;
   int file_ = -1;
+  struct SharedRegion {
+    uint64_t key;
+    int file;
+  };
+  std::map<uint64_t, SharedRegion> shared_;  // by base
+  struct Import {
+    uint64_t base, bytes, opens;
+  };
+  std::map<uint64_t, Import> imports_;                              // by key
+  std::map<uint64_t, std::pair<uint64_t, uint64_t>> import_opens_;  // address -> key, opens
   uint64_t next_id_ = 1;
   uint64_t next_ticket_ = 1;
   uint64_t next_handle_ = 0x5000'0000'0010;

@@ -176,8 +176,10 @@ CUresult Describe(const std::optional<Range>& range, CUdeviceptr pointer, int at
       if (on_device && !managed) return CUDA_ERROR_INVALID_VALUE;
       set(pointer);
       return CUDA_SUCCESS;
-    case kSyncMemops:
     case kIpcCapable:
+      set(int{range->kind == Range::Kind::kSmall || range->kind == Range::Kind::kPlain});
+      return CUDA_SUCCESS;
+    case kSyncMemops:
     case kRdmaCapable:
       set(int{0});
       return CUDA_SUCCESS;

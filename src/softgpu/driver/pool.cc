@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "sim/slab_layout.h"
@@ -51,9 +54,18 @@ CUresult Memory::CreatePool(const CUmemPoolProps& props, Pool** out) {
   if ((props.handleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0) return CUDA_ERROR_NOT_SUPPORTED;
   Device* device = Driver::Get().FindDevice(props.location.id);
   if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  int file = -1;
+  if (props.handleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+    file = memfd_create("gpumux-softgpu", MFD_CLOEXEC);
+    if (file < 0 || ftruncate(file, static_cast<off_t>(Pool::kRangeBytes)) != 0) {
+      if (file >= 0) close(file);
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+  }
   auto* pool = new Pool;
   pool->device = device;
   pool->props = props;
+  pool->file = file;
   std::lock_guard lock(mutex_);
   pools_.insert(pool);
   *out = pool;
@@ -73,7 +85,12 @@ CUresult Memory::DestroyPool(Pool* pool) {
 void Memory::MaybeDeletePool(Pool* pool) {
   if (!pool->destroyed || pool->layout.live() > 0) return;
   TrimLocked(pool, 0);
+  if (pool->imported_live > 0) return;
   if (pool->base != 0) UnmapRegion(pool->base, Pool::kRangeBytes);
+  if (pool->file >= 0) close(pool->file);
+  if (pool->key != 0) {
+    Driver::Get().AskShare(pool->imported ? Op::kDetach : Op::kUnshare, pool->device, 0, pool->key);
+  }
   pools_.erase(pool);
   delete pool;
 }
@@ -81,10 +98,15 @@ void Memory::MaybeDeletePool(Pool* pool) {
 void Memory::TrimLocked(Pool* pool, uint64_t keep) {
   uint64_t bytes = 0;
   for (uint64_t chunk : pool->layout.Trim(keep)) {
-    ForgetContents(pool->base + chunk * sim::kPoolChunkBytes, sim::kPoolChunkBytes);
+    const uint64_t at = pool->base + chunk * sim::kPoolChunkBytes;
+    if (pool->file >= 0) {
+      madvise(reinterpret_cast<void*>(at), sim::kPoolChunkBytes, MADV_REMOVE);
+    } else {
+      ForgetContents(at, sim::kPoolChunkBytes);
+    }
     bytes += sim::kPoolChunkBytes;
   }
-  Give(pool->device, bytes);
+  GiveOfPool(pool, bytes);
 }
 
 uint64_t Memory::ReclaimPools(Device* device, const Pool* except) {
@@ -105,11 +127,13 @@ CUresult Memory::AllocFromPool(Pool* pool, Context* context, uint64_t stream_id,
     *out = 0;
     return CUDA_SUCCESS;
   }
+  if (pool->imported) return CUDA_ERROR_INVALID_VALUE;
   if (bytes > Pool::kRangeBytes) return CUDA_ERROR_OUT_OF_MEMORY;
   if (pool->props.maxSize != 0 && bytes > pool->props.maxSize) return CUDA_ERROR_OUT_OF_MEMORY;
   std::unique_lock lock(mutex_);
   if (pool->base == 0) {
-    pool->base = MapRegion(Pool::kRangeBytes, sim::kPoolChunkBytes, false);
+    pool->base = pool->file >= 0 ? MapShared(pool->file, Pool::kRangeBytes, sim::kPoolChunkBytes)
+                                 : MapRegion(Pool::kRangeBytes, sim::kPoolChunkBytes, false);
     if (pool->base == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   }
   Range range;
@@ -118,6 +142,7 @@ CUresult Memory::AllocFromPool(Pool* pool, Context* context, uint64_t stream_id,
   range.context = context;
   range.device = pool->device;
   range.pool = pool;
+  range.file_backed = pool->file >= 0;
   range.id = next_id_++;
 
   std::optional<uint64_t> offset;
@@ -138,9 +163,9 @@ CUresult Memory::AllocFromPool(Pool* pool, Context* context, uint64_t stream_id,
         pool->layout.reserved() + grow > sim::RoundUp(pool->props.maxSize, sim::kPoolChunkBytes)) {
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    if (grow > 0 && !Take(pool->device, grow)) {
+    if (grow > 0 && !TakeForPool(pool, grow)) {
       ReclaimPools(pool->device, pool);
-      if (!Take(pool->device, grow)) return CUDA_ERROR_OUT_OF_MEMORY;
+      if (!TakeForPool(pool, grow)) return CUDA_ERROR_OUT_OF_MEMORY;
     }
     pool->layout.Commit(*place, bytes);
     offset = place->offset;
@@ -159,6 +184,16 @@ CUresult Memory::BeginFree(CUdeviceptr pointer, uint64_t stream_id, uint64_t* ti
   auto it = ranges_.find(pointer);
   if (it == ranges_.end() || it->second.kind != Range::Kind::kPooled) return CUDA_ERROR_INVALID_VALUE;
   *pool = it->second.pool;
+  if ((*pool)->imported) {
+    // A pointer that was imported more than once is closed as often.
+    auto open = (*pool)->opens.find(pointer);
+    *ticket = 0;
+    if (--open->second > 0) return CUDA_SUCCESS;
+    (*pool)->opens.erase(open);
+    --(*pool)->imported_live;
+    ranges_.erase(it);
+    return CUDA_SUCCESS;
+  }
   *ticket = next_ticket_++;
   (*pool)->used -= std::min((*pool)->used, it->second.size);
   (*pool)->pending.emplace(*ticket, Pool::Pending{pointer - (*pool)->base, stream_id});
@@ -170,7 +205,10 @@ void Memory::FinishFree(Pool* pool, uint64_t ticket) {
   std::lock_guard lock(mutex_);
   if (!pools_.contains(pool)) return;
   auto it = pool->pending.find(ticket);
-  if (it == pool->pending.end()) return;  // a later allocation of the stream has it
+  if (it == pool->pending.end()) {  // a later allocation of the stream has it
+    MaybeDeletePool(pool);
+    return;
+  }
   pool->layout.Free(it->second.offset);
   pool->pending.erase(it);
   MaybeDeletePool(pool);

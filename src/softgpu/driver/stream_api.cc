@@ -7,6 +7,7 @@
 #include "softgpu/driver/api.h"
 #include "softgpu/driver/capture.h"
 #include "softgpu/driver/memory.h"
+#include "softgpu/driver/shared_event.h"
 #include "softgpu/driver/streams.h"
 
 namespace gpumux::softgpu {
@@ -146,10 +147,16 @@ GPUMUX_CU cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned flags)
 GPUMUX_CU cuEventCreate(CUevent* out, unsigned flags) {
   GPUMUX_REQUIRE_CONTEXT(context);
   if (out == nullptr || (flags & ~7u) != 0) return CUDA_ERROR_INVALID_VALUE;
+  // One that other processes use tells no time.
+  std::shared_ptr<SharedEvent> shared;
   if ((flags & CU_EVENT_INTERPROCESS) != 0) {
-    return (flags & CU_EVENT_DISABLE_TIMING) != 0 ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
+    if ((flags & CU_EVENT_DISABLE_TIMING) == 0) return CUDA_ERROR_INVALID_VALUE;
+    shared = SharedEvent::Create();
+    if (shared == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  *out = reinterpret_cast<CUevent>(Engine::Get().CreateEvent(context, flags));
+  Event* event = Engine::Get().CreateEvent(context, flags);
+  event->shared = std::move(shared);
+  *out = reinterpret_cast<CUevent>(event);
   return CUDA_SUCCESS;
 }
 GPUMUX_CU cuEventDestroy_v2(CUevent event) {

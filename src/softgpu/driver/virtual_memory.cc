@@ -40,6 +40,20 @@ CUresult Memory::CreateHandle(const CUmemAllocationProp& prop, uint64_t bytes,
   }
   if (bytes > sim::kMaxAllocationBytes) return CUDA_ERROR_OUT_OF_MEMORY;
   std::unique_lock lock(mutex_);
+  if (prop.requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+    // What can be exported is a file of its own.
+    const int file = memfd_create("gpumux-softgpu", MFD_CLOEXEC);
+    if (file < 0) return CUDA_ERROR_OPERATING_SYSTEM;
+    if (ftruncate(file, static_cast<off_t>(bytes)) != 0 ||
+        (device != nullptr && !TakeOrReclaim(device, bytes, lock))) {
+      close(file);
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *out = next_handle_;
+    next_handle_ += 0x10;
+    physical_.emplace(*out, Physical{prop, device, bytes, 0, 1, 0, file});
+    return CUDA_SUCCESS;
+  }
   if (file_ < 0) {
     file_ = memfd_create("gpumux-softgpu", MFD_CLOEXEC);
     if (file_ < 0) return CUDA_ERROR_OPERATING_SYSTEM;
@@ -71,6 +85,17 @@ CUresult Memory::CreateHandle(const CUmemAllocationProp& prop, uint64_t bytes,
 void Memory::ReleasePhysical(std::map<uint64_t, Physical>::iterator it) {
   Physical& physical = it->second;
   if (physical.references > 0 || physical.mappings > 0) return;
+  if (physical.file >= 0) {
+    close(physical.file);
+    if (physical.key != 0) {
+      Driver::Get().AskShare(physical.imported ? Op::kDetach : Op::kUnshare, physical.device, 0,
+                             physical.key);
+    } else if (physical.device != nullptr) {
+      Give(physical.device, physical.bytes);
+    }
+    physical_.erase(it);
+    return;
+  }
   fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(physical.file_offset),
             static_cast<off_t>(physical.bytes));
   uint64_t offset = physical.file_offset, size = physical.bytes;
@@ -162,7 +187,8 @@ CUresult Memory::Map(uint64_t address, uint64_t bytes, CUmemGenericAllocationHan
   if (next != ranges_.end() && next->first < address + bytes) return CUDA_ERROR_INVALID_VALUE;
   if (FindLocked(address) != nullptr) return CUDA_ERROR_INVALID_VALUE;
   void* at = mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE,
-                  file_, static_cast<off_t>(physical->second.file_offset));
+                  physical->second.file >= 0 ? physical->second.file : file_,
+                  static_cast<off_t>(physical->second.file_offset));
   if (at == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
   madvise(at, bytes, MADV_DONTFORK);
   ++physical->second.mappings;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "softgpu/server/server.h"
 
+#include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
@@ -14,6 +16,7 @@
 #include <ctime>
 #include <utility>
 
+#include "softgpu/descriptors.h"
 #include "softgpu/names.h"
 #include "softgpu/uuid.h"
 
@@ -143,6 +146,13 @@ void Server::Run(std::chrono::milliseconds idle) {
         case Kind::kProcess:
           DropClient(it->second.client);
           break;
+        case Kind::kExport: {
+          // Nobody has the other end open any more.
+          const uint64_t inode = it->second.inode;
+          Remove(token);
+          shares_.RemoveExport(inode);
+          break;
+        }
         case Kind::kPeer:
           if (events[i].events & EPOLLOUT) {
             if (auto client = clients_.find(it->second.client); client != clients_.end())
@@ -179,7 +189,9 @@ void Server::OnPeer(uint64_t token) {
     auto it = sources_.find(token);
     if (it == sources_.end()) return;
     alignas(8) char buffer[256];
-    const ssize_t n = recv(it->second.fd, buffer, sizeof(buffer), MSG_TRUNC);
+    int descriptor = -1;
+    const ssize_t n =
+        ReceiveWithDescriptor(it->second.fd, buffer, sizeof(buffer), &descriptor, MSG_TRUNC | MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
     const size_t size = n > 0 ? static_cast<size_t>(n) : 0;
     bool keep = size > 0 && size <= sizeof(buffer);
@@ -187,8 +199,9 @@ void Server::OnPeer(uint64_t token) {
       Source& source = it->second;
       keep = !source.greeted              ? OnHello(token, source, buffer, size)
              : source.role == Role::kWork ? OnWork(source, buffer, size)
-                                          : OnControl(source, buffer, size);
+                                          : OnControl(source, buffer, size, std::exchange(descriptor, -1));
     }
+    if (descriptor >= 0) close(descriptor);
     if (!keep) {
       DropPeer(token);
       return;
@@ -232,10 +245,16 @@ bool Server::OnHello(uint64_t token, Source& source, const void* data, size_t si
   return SendOne(source.fd, reply);
 }
 
-bool Server::OnControl(Source& source, const void* data, size_t size) {
+bool Server::OnControl(Source& source, const void* data, size_t size, int descriptor) {
   Request request;
+  if (size == sizeof(request)) {
+    memcpy(&request, data, sizeof(request));
+    if (request.op >= Op::kShare && request.op <= Op::kDetach) {
+      return OnShare(source, request, descriptor);
+    }
+  }
+  if (descriptor >= 0) close(descriptor);
   if (size != sizeof(request)) return false;
-  memcpy(&request, data, sizeof(request));
   if (request.gpu >= gpus_.size() || request.amount > kMaxAmount) return false;
   Gpu& gpu = *gpus_[request.gpu];
   Reply reply;
@@ -277,6 +296,79 @@ bool Server::OnControl(Source& source, const void* data, size_t size) {
       return false;
   }
   return SendOne(source.fd, reply);
+}
+
+bool Server::OnShare(Source& source, const Request& request, int descriptor) {
+  Reply reply;
+  int attached = -1;
+  bool opened = false;
+  const uint64_t client = source.client;
+  const auto done = [&](bool ok) { reply.answer = ok ? Answer::kOk : Answer::kInvalid; };
+  if (source.role != Role::kCuda || request.gpu >= gpus_.size() || request.amount > kMaxAmount) {
+    if (descriptor >= 0) close(descriptor);
+    return false;
+  }
+  uint64_t key = request.key;
+  switch (request.op) {
+    case Op::kShare:
+      if (descriptor >= 0) {
+        reply.values[0] = shares_.Add(client, request.gpu, request.amount,
+                                      fcntl(descriptor, F_DUPFD_CLOEXEC, 3), identity_);
+      }
+      done(reply.values[0] != 0);
+      break;
+    case Op::kTakeShared:
+      if (!shares_.Take(key, client, request.amount)) reply.answer = Answer::kOutOfMemory;
+      break;
+    case Op::kGiveShared:
+      done(shares_.Give(key, client, request.amount));
+      break;
+    case Op::kUnshare:
+      done(shares_.Release(key, client));
+      break;
+    case Op::kExport: {
+      // A pipe: its inode says what it stands for, and the end that we keep
+      // hangs up with the last copy of the other.
+      const Shares::Share* share = shares_.Find(key);
+      int ends[2];
+      if (share == nullptr || share->creator != client || pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) {
+        done(false);
+        break;
+      }
+      struct stat st;
+      fstat(ends[0], &st);
+      shares_.AddExport(key, st.st_ino);
+      Add({.kind = Kind::kExport, .fd = ends[0], .inode = st.st_ino});
+      attached = ends[1];
+      opened = true;
+      break;
+    }
+    case Op::kAttachFile: {
+      struct stat st;
+      key = descriptor >= 0 && fstat(descriptor, &st) == 0 && S_ISFIFO(st.st_mode)
+                ? shares_.FindExport(st.st_ino)
+                : 0;
+      [[fallthrough]];
+    }
+    case Op::kAttach: {
+      const Shares::Share* share = shares_.Find(key);
+      done(share != nullptr);
+      if (share == nullptr) break;
+      shares_.Attach(key, client);
+      reply.values[0] = key;
+      reply.values[1] = share->bytes;
+      reply.values[2] = share->gpu;
+      reply.values[3] = share->creator;
+      attached = share->file;
+      break;
+    }
+    default:
+      done(shares_.Detach(key, client));
+  }
+  const bool sent = SendWithDescriptor(source.fd, &reply, sizeof(reply), attached, MSG_DONTWAIT);
+  if (opened) close(attached);
+  if (descriptor >= 0) close(descriptor);
+  return sent;
 }
 
 Answer Server::Change(uint64_t client, const Request& request) {
@@ -367,6 +459,7 @@ void Server::DropClient(uint64_t id) {
   if (it == clients_.end()) return;
   const Client client = std::move(it->second);
   clients_.erase(it);
+  shares_.RemoveClient(id);
   for (auto& gpu : gpus_) {
     gpu->memory.RemoveProcess(id);
     gpu->model.RemoveProcess(Now(), id);

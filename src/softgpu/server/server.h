@@ -14,6 +14,7 @@
 #include "sim/gpu_model.h"
 #include "sim/gpu_spec_parser.h"
 #include "softgpu/protocol.h"
+#include "softgpu/server/shares.h"
 
 namespace gpumux::softgpu {
 
@@ -38,7 +39,7 @@ class Server {
     Description description;
     uint64_t compute_mode = 0;  // NVML's number
   };
-  enum class Kind { kListener, kTimer, kPeer, kProcess };
+  enum class Kind { kListener, kTimer, kPeer, kProcess, kExport };
   // What an epoll token stands for. Tokens are never used twice, so an event
   // for something closed a moment ago finds nothing.
   struct Source {
@@ -49,6 +50,7 @@ class Server {
     pid_t pid = 0;
     uid_t uid = 0;
     uint64_t client = 0;
+    uint64_t inode = 0;  // kExport
   };
   // A process that uses CUDA. Its number is also its name in the models.
   struct Client {
@@ -67,7 +69,8 @@ class Server {
   void OnPeer(uint64_t token);
   // Each is false if the peer has to go.
   bool OnHello(uint64_t token, Source& source, const void* data, size_t size);
-  bool OnControl(Source& source, const void* data, size_t size);
+  bool OnControl(Source& source, const void* data, size_t size, int descriptor);
+  bool OnShare(Source& source, const Request& request, int descriptor);
   bool OnWork(Source& source, const void* data, size_t size);
   bool SendProcesses(const Source& source, uint32_t gpu);
   Answer Change(uint64_t client, const Request& request);
@@ -87,6 +90,7 @@ class Server {
   std::map<uint64_t, Source> sources_;
   std::map<uint64_t, Client> clients_;
   std::vector<std::unique_ptr<Gpu>> gpus_;
+  Shares shares_{[this](uint32_t gpu) -> sim::DeviceMemory& { return gpus_[gpu]->memory; }};
   size_t peers_ = 0;
   std::chrono::nanoseconds armed_{0};
 };
