@@ -446,6 +446,28 @@ TEST_F(DaemonTest, ThePeakOfAShortProgramHasItsContext) {
   EXPECT_EQ(TenantOf(id)["mem_peak_bytes"], 10 * kGiB + kContext + kShare);
 }
 
+TEST_F(DaemonTest, DoesNotTakeACallThatCameAndWentForOverhead) {
+  RunPeer run(daemon.session, Ask(8 * kGiB));
+  const std::string id = run.Granted()["tenant_id"];
+  GuardPeer guard = GuardPeer::Hello(daemon.session, id);
+  guard.InForce();
+  ASSERT_TRUE(guard.Context().granted);
+  figures.Set(getpid(), kContext);
+  guard.Notice(1);
+  ASSERT_TRUE(guard.Credit(7 * kGiB).granted);
+  guard.Return(7 * kGiB);
+  figures.flicker_bytes = 7 * kGiB;
+  figures.flickers = 2;
+  EXPECT_EQ(TenantOf(id)["mem_used_bytes"], kContext + kShare);
+  EXPECT_EQ(TenantOf(id)["above_limit"], false);
+  // What stays is a fact.
+  figures.flickers = 1'000'000;
+  EXPECT_TRUE(WaitUntil([&] { return TenantOf(id)["mem_used_bytes"] == kContext + kShare + 7 * kGiB; }));
+  figures.flickers = 0;
+  EXPECT_TRUE(WaitUntil([&] { return TenantOf(id)["mem_used_bytes"] == kContext + kShare; }));
+  figures.Set(getpid(), 0);
+}
+
 TEST_F(DaemonTest, FreezesATenantAboveItsLimitUntilItIsBelow) {
   RunPeer run(daemon.session, Ask(kGiB));
   const std::string id = run.Granted()["tenant_id"];

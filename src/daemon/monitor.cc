@@ -14,6 +14,8 @@ namespace {
 
 uint64_t Minus(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
 
+constexpr unsigned kReadingsOfAJump = 3;
+
 // A dead member's pid in NVML's list may already be another process's.
 bool PidIsReused(const ProcessName& dead) {
   const auto now = NameProcess(dead.pid);
@@ -22,7 +24,7 @@ bool PidIsReused(const ProcessName& dead) {
 
 }  // namespace
 
-bool Monitor::Refresh(size_t gpu_index) {
+bool Monitor::ReadOnce(size_t gpu_index) {
   GpuState& gpu = *machine_.gpus()[gpu_index];
 
   // The pages before and after NVML's answer: calls go on meanwhile.
@@ -82,6 +84,16 @@ bool Monitor::Refresh(size_t gpu_index) {
   FreezeAboveLimit(gpu_index, gpu);
   Publish(gpu_index);
   return true;
+}
+
+bool Monitor::Refresh(size_t gpu_index) {
+  bool answered = true;
+  for (unsigned i = 0; i < kReadingsOfAJump && answered; ++i) {
+    look_again_ = false;
+    answered = ReadOnce(gpu_index);
+    if (!look_again_) break;
+  }
+  return answered;
 }
 
 // Who is left in NVML's list belongs to nobody, or to a tenant whose guard is
@@ -162,9 +174,31 @@ void Monitor::Assess(GpuState& gpu, const Before& before) {
     reading.contexts = 1;
   }
   const uint64_t room = gpu.ledger.AvailableBytes(before.tenant->id) + entry->overhead_bytes;
-  const core::Overhead overhead = core::AssessOverhead(reading, gpu.cost, on.real_overhead_bytes, room);
+  core::Overhead overhead = core::AssessOverhead(reading, gpu.cost, on.real_overhead_bytes, room);
+  if (member.page) DoubtJump(on, reading.contexts * gpu.cost.ChargeBytes(), overhead);
   on.real_overhead_bytes = overhead.real_bytes;
   gpu.ledger.SetOverhead(before.tenant->id, member.key, overhead.charge_bytes);
+}
+
+// A call that began after the page was read and whose memory was free again
+// before it was read anew is in NVML's answer and nowhere else: it looks like
+// overhead, and would cost the program its next allocation. So a large growth
+// counts when several readings in a row find it, and as the least of these.
+void Monitor::DoubtJump(Member::Gpu& on, uint64_t contexts_bytes, core::Overhead& overhead) {
+  const uint64_t believable =
+      std::max(on.real_overhead_bytes, contexts_bytes) + core::kLazyCodeAllowanceBytes;
+  if (overhead.real_bytes <= believable) {
+    on.jumps = 0;
+    return;
+  }
+  on.jump_bytes = on.jumps == 0 ? overhead.real_bytes : std::min(on.jump_bytes, overhead.real_bytes);
+  ++on.jumps;
+  const bool sure = on.jumps >= kReadingsOfAJump;
+  if (sure) on.jumps = 0;
+  const uint64_t real = sure ? on.jump_bytes : std::max(on.real_overhead_bytes, contexts_bytes);
+  overhead.charge_bytes -= overhead.real_bytes - real;
+  overhead.real_bytes = real;
+  look_again_ |= !sure;
 }
 
 void Monitor::FreezeAboveLimit(size_t gpu_index, GpuState& gpu) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "core/context_cost.h"
 #include "daemon/machine.h"
 #include "daemon/tenants.h"
 
@@ -38,15 +39,18 @@ class Monitor {
     ProcessWords words;
   };
 
+  bool ReadOnce(size_t gpu_index);
   uint64_t TakeStrangers(size_t gpu_index, const std::map<pid_t, uint64_t>& own,
                          std::vector<Before>& members);
   uint64_t ExplainedBytes(const GpuState& gpu, const Before& before) const;
   void Assess(GpuState& gpu, const Before& before);
+  void DoubtJump(Member::Gpu& on, uint64_t contexts_bytes, core::Overhead& overhead);
   void FreezeAboveLimit(size_t gpu_index, GpuState& gpu);
 
   Machine& machine_;
   Tenants& tenants_;
   const Clock& clock_;
+  bool look_again_ = false;  // the last reading found what it did not believe
 };
 
 // A process with a context that no guard watches for this long makes its

@@ -38,6 +38,8 @@ struct Member {
     uint32_t contexts = 0;          // as the guard said last
     uint32_t pending_contexts = 0;  // charged, nothing heard of them yet
     uint64_t real_overhead_bytes = 0;
+    unsigned jumps = 0;                   // successive readings that found far more overhead than before
+    uint64_t jump_bytes = 0;              // the least that these found
     std::optional<uint64_t> own_bytes;    // NVML's figure at the last reading; nullopt: not listed
     std::optional<Time> unguarded_since;  // listed by NVML while no guard is in force
   };

@@ -20,6 +20,10 @@ struct FakeFigures {
   uint64_t reserved_bytes = 644939776;
   std::atomic<uint64_t> unexplained_bytes{0};
   std::atomic<bool> lost{false};
+  // The next so many lists show each process with so much more: calls that began
+  // and whose memory was free again while NVML was asked.
+  std::atomic<int> flickers{0};
+  std::atomic<uint64_t> flicker_bytes{0};
   struct Process {
     std::atomic<pid_t> pid{0};
     std::atomic<uint64_t> bytes{0};
@@ -78,8 +82,10 @@ class FakeNvml final : public gpu::Nvml {
     if (figures_.lost) return Fail(Code::kUnavailable, "GPU is lost");
     std::vector<gpu::ProcessUse> list;
     if (gpu != devices_[0].uuid) return list;
+    const uint64_t more = figures_.flickers > 0 ? figures_.flicker_bytes.load() : 0;
+    if (more > 0) --figures_.flickers;
     for (const auto& process : figures_.processes) {
-      if (const pid_t pid = process.pid) list.push_back({pid, process.bytes.load()});
+      if (const pid_t pid = process.pid) list.push_back({pid, process.bytes.load() + more});
     }
     return list;
   }
