@@ -152,7 +152,9 @@ void UsesCudaAfterItsLeader(Sandbox& box, bool kill_run) {
       box.Gpumux({"run", "--summary", "--mem", "20GiB", "--name", "leader", "--", "sh", "-c", leader});
   const Outcome ended = run.Wait();
   EXPECT_EQ(ended.exit_code, kill_run ? 137 : 0) << ended.err;
-  if (!kill_run) EXPECT_THAT(ended.err, HasSubstr("left in the background keep"));
+  if (!kill_run) {
+    EXPECT_THAT(ended.err, HasSubstr("left in the background keep"));
+  }
   ASSERT_TRUE(WaitUntil("only the background is left",
                         [&] { return Tenants(box)[0]["left_behind_pids"].size() == 1; }));
   EXPECT_THAT(box.RunGpumux({"status"}).out, HasSubstr("left in the background, keeps its promise"));
