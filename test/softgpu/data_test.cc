@@ -12,6 +12,7 @@
 
 #include "child.h"
 #include "cuda_functions.h"
+#include "softgpu/driver/graph_types.h"
 
 namespace gpumux::test {
 namespace {
@@ -57,6 +58,95 @@ TEST_F(SoftGpuData, CopiesAndFillsMoveBytes) {
     EXPECT_EQ(back[1], host[1] & 0xff);
     EXPECT_EQ(std::accumulate(back.begin() + 2, back.end() - 2, 0ULL), 0u);
     EXPECT_EQ(back.back(), host.back());
+  });
+}
+
+TEST_F(SoftGpuData, CopiesToAndFromArrays) {
+  InChild([] {
+    ASSERT_EQ(InitWithContext(), CUDA_SUCCESS);
+    CUarray array;
+    const CUDA_ARRAY3D_DESCRIPTOR shape = {8, 8, 3, 0x20, 1, 0};
+    ASSERT_EQ(CU(cuArray3DCreate_v2, CUarray*, const CUDA_ARRAY3D_DESCRIPTOR*)(&array, &shape), CUDA_SUCCESS);
+    std::vector<uint32_t> host(8 * 8 * 3), back(8 * 8 * 3);
+    std::iota(host.begin(), host.end(), 1);
+    softgpu::Copy3D copy = {};
+    copy.from.type = softgpu::kHostMemory;
+    copy.from.host = host.data();
+    copy.to.type = softgpu::kArrayMemory;
+    copy.to.array = array;
+    copy.width_bytes = 32;
+    copy.height = 8;
+    copy.depth = 3;
+    const auto copy_volume = CU(cuMemcpy3D_v2, const softgpu::Copy3D*);
+    ASSERT_EQ(copy_volume(&copy), CUDA_SUCCESS);
+    std::swap(copy.from, copy.to);
+    copy.to.host = back.data();
+    ASSERT_EQ(copy_volume(&copy), CUDA_SUCCESS);
+    EXPECT_EQ(back, host);
+    // One row of the second slice, from the third element on.
+    copy.from.x_bytes = 8;
+    copy.from.y = 4;
+    copy.from.z = 1;
+    copy.width_bytes = 8;
+    copy.height = copy.depth = 1;
+    ASSERT_EQ(copy_volume(&copy), CUDA_SUCCESS);
+    EXPECT_EQ(back[0], 64u + 32 + 3);
+    copy.width_bytes = 28;
+    EXPECT_EQ(copy_volume(&copy), CUDA_ERROR_INVALID_VALUE) << "past the end of a row";
+    const auto to_array = CU(cuMemcpyHtoA_v2, CUarray, size_t, const void*, size_t);
+    EXPECT_EQ(to_array(array, 0, host.data(), 32), CUDA_SUCCESS);
+    EXPECT_EQ(to_array(array, 0, host.data(), 64), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(to_array(array, 16, host.data(), 32), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(CU(cuArrayDestroy, CUarray)(array), CUDA_SUCCESS);
+    EXPECT_EQ(to_array(array, 0, host.data(), 32), CUDA_ERROR_INVALID_VALUE);
+  });
+}
+
+TEST_F(SoftGpuData, StreamMemoryOperations) {
+  InChild([] {
+    ASSERT_EQ(InitWithContext(), CUDA_SUCCESS);
+    CUstream s = NewStream(), t = NewStream();
+    CUdeviceptr p;
+    ASSERT_EQ(Alloc(&p, 64), CUDA_SUCCESS);
+    ASSERT_EQ(CU(cuMemsetD8_v2, CUdeviceptr, unsigned char, size_t)(p, 0, 64), CUDA_SUCCESS);
+    ASSERT_EQ(Synchronize(), CUDA_SUCCESS);
+    const auto wait = CU(cuStreamWaitValue32_v2, CUstream, CUdeviceptr, uint32_t, unsigned);
+    const auto write = CU(cuStreamWriteValue32_v2, CUstream, CUdeviceptr, uint32_t, unsigned);
+    const auto wait64 = CU(cuStreamWaitValue64_v2, CUstream, CUdeviceptr, uint64_t, unsigned);
+    const auto write64 = CU(cuStreamWriteValue64_v2, CUstream, CUdeviceptr, uint64_t, unsigned);
+    ASSERT_EQ(wait(s, p, 7, 1), CUDA_SUCCESS);
+    ASSERT_EQ(write64(s, p + 8, 99, 0), CUDA_SUCCESS);
+    EXPECT_EQ(CU(cuStreamQuery, CUstream)(s), CUDA_ERROR_NOT_READY);
+    ASSERT_EQ(write(t, p, 7, 0), CUDA_SUCCESS);
+    ASSERT_EQ(wait64(t, p + 8, 98, 0), CUDA_SUCCESS) << "greater or equal";
+    EXPECT_EQ(Sync(t), CUDA_SUCCESS);
+    EXPECT_EQ(Sync(s), CUDA_SUCCESS);
+    uint64_t back = 0;
+    ASSERT_EQ(FromDevice(&back, p + 8, 8), CUDA_SUCCESS);
+    EXPECT_EQ(back, 99u);
+    uint32_t plain = 0;
+    uint32_t* pinned = nullptr;
+    ASSERT_EQ(CU(cuMemAllocHost_v2, uint32_t**, size_t)(&pinned, 64), CUDA_SUCCESS);
+    EXPECT_EQ(write(s, reinterpret_cast<CUdeviceptr>(&plain), 7, 0), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(write(s, reinterpret_cast<CUdeviceptr>(pinned), 7, 0), CUDA_SUCCESS);
+    EXPECT_EQ(Sync(s), CUDA_SUCCESS);
+    EXPECT_EQ(*pinned, 7u);
+    EXPECT_EQ(write(s, p + 2, 7, 0), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(write64(s, p + 4, 7, 0), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(wait(s, 0x1234, 7, 0), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(wait(s, p, 7, 4), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(wait(s, p, 7, 1u << 30), CUDA_ERROR_NOT_SUPPORTED);
+    EXPECT_EQ(write(s, p, 7, 2), CUDA_ERROR_INVALID_VALUE);
+    softgpu::StreamMemoryOp operations[3] = {};
+    operations[0].value = {softgpu::kWriteValue32, p, 1, 0, 0};
+    operations[1].operation = softgpu::kMemoryBarrier;
+    operations[2].value = {softgpu::kWaitValue32, p, 1, 1, 0};
+    const auto batch = CU(cuStreamBatchMemOp_v2, CUstream, unsigned, softgpu::StreamMemoryOp*, unsigned);
+    EXPECT_EQ(batch(s, 3, operations, 0), CUDA_SUCCESS);
+    EXPECT_EQ(batch(s, 0, operations, 0), CUDA_SUCCESS);
+    EXPECT_EQ(Sync(s), CUDA_SUCCESS);
+    operations[0].operation = 77;
+    EXPECT_EQ(batch(s, 1, operations, 0), CUDA_ERROR_INVALID_VALUE);
   });
 }
 

@@ -2,8 +2,13 @@
 //
 // The names that the libraries export, and what the look-up refuses. That it
 // finds every recorded row is tested in test/abi.
+#include <dlfcn.h>
 #include <elf.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cstring>
 #include <fstream>
 #include <set>
 #include <string>
@@ -79,6 +84,132 @@ TEST_F(SoftGpuLoader, RefusesAsRecorded) {
     EXPECT_EQ(CU(cuGetExportTable, const void**, const void*)(&table, "0123456789abcdef"),
               CUDA_ERROR_NOT_FOUND);
   });
+}
+
+// Names that are not built, by their beginnings, each with why; anything else
+// has to answer for itself.
+struct Family {
+  const char* prefix;
+  const char* why;
+};
+constexpr Family kNotBuilt[] = {
+    {"cuTex", "textures: no code runs that could read one"},
+    {"cuSurf", "surfaces: the same"},
+    {"cuTensorMap", "descriptors for code that does not run"},
+    {"cuModuleGetTexRef", "textures"},
+    {"cuModuleGetSurfRef", "surfaces"},
+    {"cuGraphics", "no graphics"},
+    {"cuGL", "no graphics"},
+    {"cuEGL", "no graphics"},
+    {"cuVDPAU", "no graphics"},
+    {"cuLink", "no code to link"},
+    {"cuParam", "launches of before CUDA 4"},
+    {"cuLaunch", "launches of before CUDA 4"},
+    {"cuFuncSet", "launches of before CUDA 4"},
+    {"cuCheckpoint", "the process is a process of the host"},
+    {"cuCoredump", "no code that could dump"},
+    {"cuProfiler", "nothing to profile"},
+    {"cuLogs", "no logs"},
+    {"cuFlush", "no RDMA"},
+    {"cuMulticast", "no multicast, as its attribute says"},
+    {"cuGreenCtx", "green contexts"},
+    {"cuDevResource", "green contexts"},
+    {"cuDevSmResource", "green contexts"},
+    {"cuDeviceGetDevResource", "green contexts"},
+    {"cuCtxGetDevResource", "green contexts"},
+    {"cuCtxFromGreenCtx", "green contexts"},
+    {"cuStreamGetGreenCtx", "green contexts"},
+    {"cuImportExternal", "no other interface to import from"},
+    {"cuExternalMemory", "the same"},
+    {"cuDestroyExternal", "the same"},
+    {"cuSignalExternal", "the same"},
+    {"cuWaitExternal", "the same"},
+    {"cuGraphAddExternal", "the same"},
+    {"cuGraphExternal", "the same"},
+    {"cuGraphExecExternal", "the same"},
+    {"cuGraphConditional", "conditions are set by code"},
+    {"cuMemMapArrayAsync", "sparse and deferred arrays get no memory"},
+    {"cuMemGetHandleForAddressRange", "no DMA buffers"},
+    {"cuMemBatchDecompress", "no decompression"},
+    {"cuMemcpyBatch", "batches"},
+    {"cuMemcpy3DBatch", "batches"},
+    {"cuMemDiscard", "batches"},
+    {"cuMemPrefetchBatch", "batches"},
+    {"cuMemRangeGet", "where managed pages are"},
+    {"cuPointerSetAttribute", "hints"},
+    {"cuStreamAttachMem", "hints"},
+    {"cuStreamCopyAttributes", "hints"},
+    {"cuStreamGetAttribute", "hints"},
+    {"cuStreamSetAttribute", "hints"},
+    {"cuOccupancyMax", "clusters"},
+    {"cuKernelGetParamInfo", "queries of kernels"},
+    {"cuKernelSetCacheConfig", "hints"},
+    {"cuLibraryGet", "variables of libraries"},
+    {"cuCtxCreate_v4", "affinity and contexts shared with graphics, which its arguments ask for here"},
+    {"cuCtxAttach", "contexts of before CUDA 4"},
+    {"cuCtxDetach", "contexts of before CUDA 4"},
+    {"cuCtxGetExecAffinity", "affinity"},
+    {"cuDeviceGetExecAffinity", "affinity"},
+    {"cuCtxGetSharedMemConfig", "hints"},
+    {"cuCtxSetSharedMemConfig", "hints"},
+    {"cuCtxRecordEvent", "events of contexts"},
+    {"cuCtxWaitEvent", "events of contexts"},
+    {"cuCtxEnablePeerAccess", "no peers"},
+    {"cuCtxDisablePeerAccess", "no peers"},
+    {"cuDeviceGetP2P", "no peers"},
+    {"cuDeviceGetHostAtomic", "queries of the device"},
+    {"cuDeviceGetLuid", "Windows"},
+    {"cuDeviceGetNvSciSync", "no NvSci"},
+    {"cuDeviceGetTexture1D", "textures"},
+    {"cuDeviceRegisterAsync", "notifications"},
+    {"cuDeviceUnregisterAsync", "notifications"},
+};
+// Version 1 of what has a version 2, with addresses of 32 bits.
+bool IsOldVersion(const std::string& name, const std::set<std::string>& all) {
+  return all.contains(name + "_v2");
+}
+
+// Every name is called in a process of its own with pointers to memory that it
+// may write. What answers "not supported" must not have written anything.
+TEST_F(SoftGpuLoader, WhatIsNotBuiltSaysSoAndTouchesNothing) {
+  void* library = dlopen(SOFTGPU_LIBCUDA, RTLD_NOW);
+  ASSERT_NE(library, nullptr);
+  const std::set<std::string> names = Exported(SOFTGPU_LIBCUDA);
+  int unsupported = 0;
+  for (const std::string& name : names) {
+    if (name == "cuInit") continue;
+    void* function = dlsym(library, name.c_str());
+    ASSERT_NE(function, nullptr) << name;
+    fflush(nullptr);
+    const pid_t child = fork();
+    if (child == 0) {
+      constexpr size_t kBytes = 8192;
+      static unsigned char memory[12][kBytes];
+      memset(memory, 0x5a, sizeof(memory));
+      const int result = reinterpret_cast<int (*)(void*, void*, void*, void*, void*, void*, void*, void*,
+                                                  void*, void*, void*, void*)>(function)(
+          memory[0], memory[1], memory[2], memory[3], memory[4], memory[5], memory[6], memory[7], memory[8],
+          memory[9], memory[10], memory[11]);
+      if (result != 801) _exit(0);
+      for (const auto& part : memory) {
+        for (unsigned char byte : part) {
+          if (byte != 0x5a) _exit(11);
+        }
+      }
+      _exit(10);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) == 0) continue;
+    EXPECT_EQ(WEXITSTATUS(status), 10) << name << " writes what it does not support";
+    ++unsupported;
+    const bool known = IsOldVersion(name, names) ||
+                       std::any_of(std::begin(kNotBuilt), std::end(kNotBuilt),
+                                   [&](const Family& family) { return name.starts_with(family.prefix); });
+    EXPECT_TRUE(known) << name << " is not supported, and no list says why";
+  }
+  EXPECT_GT(unsupported, 0);
+  EXPECT_LE(unsupported, 261) << "what was built is gone";
 }
 
 TEST_F(SoftGpuLoader, WhatItDoesNotDoItSays) {

@@ -4,6 +4,7 @@
 // device's: the deltas of a recording on an H200 (driver 580.159.04).
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <set>
 #include <string>
@@ -347,6 +348,146 @@ TEST_F(SoftGpuMemory, Arrays) {
     const CUDA_ARRAY3D_DESCRIPTOR huge = {16384, 16384, 16384, kFloat, 1, 0};
     EXPECT_EQ(CU(cuArray3DCreate_v2, CUarray*, const CUDA_ARRAY3D_DESCRIPTOR*)(&array, &huge),
               CUDA_ERROR_OUT_OF_MEMORY);
+  });
+}
+
+TEST_F(SoftGpuMemory, ArraysOfAllKinds) {
+  InChild([] {
+    ASSERT_EQ(InitWithContext(), CUDA_SUCCESS);
+    Ledger ledger;
+    constexpr int kFloat = 0x20;
+    constexpr unsigned kLayered = 1, kCube = 4, kDeferred = 0x80, kSparse = 0x40;
+    const auto create = CU(cuArray3DCreate_v2, CUarray*, const CUDA_ARRAY3D_DESCRIPTOR*);
+    const auto destroy = CU(cuArrayDestroy, CUarray);
+    CUarray array;
+    const struct {
+      CUDA_ARRAY3D_DESCRIPTOR shape;
+      long long taken;  // -1: refused
+    } cases[] = {{{1024, 0, 0, kFloat, 1, 0}, 2 * kMiB},
+                 {{131072, 0, 0, kFloat, 1, 0}, 4 * kMiB},
+                 {{32768, 2, 0, kFloat, 1, 0}, 2 * kMiB},
+                 {{700, 700, 0, kFloat, 1, 0}, 4 * kMiB},
+                 {{1025, 1024, 0, kFloat, 1, 0}, 6 * kMiB},
+                 {{1500, 1100, 0, kFloat, 1, 0}, 8 * kMiB},
+                 {{3000, 3000, 0, kFloat, 1, 0}, 36 * kMiB},
+                 {{1024, 1024, 4, kFloat, 1, kLayered}, 16 * kMiB},
+                 {{1024, 0, 8, kFloat, 1, kLayered}, 2 * kMiB},
+                 {{100, 100, 100, kFloat, 1, 0}, 6 * kMiB},
+                 {{130, 130, 130, kFloat, 1, 0}, 12 * kMiB},
+                 {{256, 256, 6, kFloat, 1, kCube}, 2 * kMiB},
+                 {{256, 256, 12, kFloat, 1, kCube | kLayered}, 4 * kMiB},
+                 {{1024, 1024, 0, kFloat, 1, kDeferred}, 0},
+                 {{1024, 1024, 0, kFloat, 1, kSparse}, 0},
+                 {{256, 256, 5, kFloat, 1, kCube}, -1},
+                 {{256, 128, 6, kFloat, 1, kCube}, -1},
+                 {{64, 0, 64, kFloat, 1, 0}, -1},
+                 {{1024, 1024, 3000, kFloat, 1, kLayered}, -1},
+                 {{10, 10, 0, kFloat, 1, 0x1000}, -1},
+                 {{40'000'000, 0, 0, kFloat, 1, 0}, -1}};
+    struct {
+      size_t size, alignment;
+      unsigned reserved[4];
+    } requirements;
+    for (const auto& c : cases) {
+      SCOPED_TRACE(testing::Message()
+                   << c.shape.Width << " " << c.shape.Height << " " << c.shape.Depth << " " << c.shape.Flags);
+      ASSERT_EQ(create(&array, &c.shape), c.taken < 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS);
+      ledger.Expect("created", std::max(c.taken, 0LL));
+      if (c.taken < 0) continue;
+      const CUresult result = CU(cuArrayGetMemoryRequirements, void*, CUarray, int)(&requirements, array, 0);
+      EXPECT_EQ(result, c.shape.Flags == kDeferred ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+      if (c.shape.Flags == kDeferred) {
+        EXPECT_EQ(requirements.size, 4u << 20);
+        EXPECT_EQ(requirements.alignment, 65536u);
+      }
+      EXPECT_EQ(destroy(array), CUDA_SUCCESS);
+      ledger.Expect("destroyed", -c.taken);
+    }
+    const auto create_levels =
+        CU(cuMipmappedArrayCreate, CUmipmappedArray*, const CUDA_ARRAY3D_DESCRIPTOR*, unsigned);
+    CUmipmappedArray levels;
+    const struct {
+      CUDA_ARRAY3D_DESCRIPTOR shape;
+      unsigned asked, got;
+      long long taken;
+    } pyramids[] = {
+        {{1024, 1024, 0, kFloat, 1, 0}, 11, 11, 6 * kMiB}, {{1024, 1024, 0, kFloat, 1, 0}, 12, 11, 6 * kMiB},
+        {{1024, 1024, 0, kFloat, 1, 0}, 0, 1, 4 * kMiB},   {{64, 64, 64, kFloat, 1, 0}, 7, 7, 2 * kMiB},
+        {{256, 256, 6, kFloat, 1, kCube}, 3, 3, 2 * kMiB}, {{1000, 500, 0, kFloat, 1, 0}, 4, 4, 4 * kMiB},
+        {{4096, 4096, 0, kFloat, 1, 0}, 13, 13, 86 * kMiB}};
+    for (const auto& c : pyramids) {
+      SCOPED_TRACE(c.shape.Width);
+      ASSERT_EQ(create_levels(&levels, &c.shape, c.asked), CUDA_SUCCESS);
+      ledger.Expect("created", c.taken);
+      const auto level = CU(cuMipmappedArrayGetLevel, CUarray*, CUmipmappedArray, unsigned);
+      ASSERT_EQ(level(&array, levels, c.got - 1), CUDA_SUCCESS);
+      CUDA_ARRAY3D_DESCRIPTOR back = {};
+      EXPECT_EQ(CU(cuArray3DGetDescriptor_v2, CUDA_ARRAY3D_DESCRIPTOR*, CUarray)(&back, array), CUDA_SUCCESS);
+      EXPECT_EQ(back.Width, std::max<size_t>(c.shape.Width >> (c.got - 1), 1));
+      EXPECT_EQ(level(&array, levels, c.got), CUDA_ERROR_INVALID_VALUE);
+      EXPECT_EQ(CU(cuMipmappedArrayDestroy, CUmipmappedArray)(levels), CUDA_SUCCESS);
+      ledger.Expect("destroyed", -c.taken);
+    }
+  });
+}
+
+TEST_F(SoftGpuMemory, LocalMemoryAndStacks) {
+  InChild([] {
+    ASSERT_EQ(InitWithContext(), CUDA_SUCCESS);
+    const std::string ptx = std::string(".version 7.8\n.target sm_80\n.address_size 64\n") +
+                            ".visible .entry big() { .local .align 4 .b8 buffer[65536]; ret; }\n"
+                            ".visible .entry shared() { .shared .align 4 .b8 s[4096]; ret; }\n";
+    CUmodule module;
+    CUfunction big, shared;
+    ASSERT_EQ(CU(cuModuleLoadData, CUmodule*, const void*)(&module, ptx.c_str()), CUDA_SUCCESS);
+    const auto get = CU(cuModuleGetFunction, CUfunction*, CUmodule, const char*);
+    ASSERT_EQ(get(&big, module, "big"), CUDA_SUCCESS);
+    ASSERT_EQ(get(&shared, module, "shared"), CUDA_SUCCESS);
+    Ledger ledger;
+    ASSERT_EQ(Launch(big, 1, 1, nullptr, nullptr), CUDA_SUCCESS);
+    ledger.Expect("64 KiB a thread", 17'439'916'032);
+    size_t limit = 0;
+    ASSERT_EQ(CU(cuCtxGetLimit, size_t*, int)(&limit, CU_LIMIT_STACK_SIZE), CUDA_SUCCESS);
+    EXPECT_EQ(limit, 65536u);
+    ASSERT_EQ(Launch(big, 1, 1, nullptr, nullptr), CUDA_SUCCESS);
+    ledger.Expect("again", 0);
+    const auto set = CU(cuCtxSetLimit, int, size_t);
+    ASSERT_EQ(set(CU_LIMIT_STACK_SIZE, 1024), CUDA_SUCCESS);
+    ledger.Expect("1 KiB", -17'439'916'032);
+    ASSERT_EQ(set(CU_LIMIT_STACK_SIZE, 2048), CUDA_SUCCESS);
+    ledger.Expect("2 KiB", 276'824'064);
+    EXPECT_EQ(set(CU_LIMIT_STACK_SIZE, 512 * 1024), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_EQ(set(CU_LIMIT_PRINTF_FIFO_SIZE, 64 << 20), CUDA_SUCCESS);
+    ledger.Expect("printf", 0);
+    const auto attribute = [&](int which, CUfunction function) {
+      int value = -9;
+      EXPECT_EQ(CU(cuFuncGetAttribute, int*, int, CUfunction)(&value, which, function), CUDA_SUCCESS);
+      return value;
+    };
+    EXPECT_EQ(attribute(3, big), 65536);
+    EXPECT_EQ(attribute(1, shared), 4096);
+    EXPECT_EQ(attribute(8, shared), 49152 - 4096);
+    EXPECT_EQ(attribute(9, shared), -1);
+    const auto set_attribute = CU(cuFuncSetAttribute, CUfunction, int, int);
+    EXPECT_EQ(set_attribute(shared, 8, 232448), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(set_attribute(shared, 8, 232448 - 4096), CUDA_SUCCESS);
+    EXPECT_EQ(set_attribute(shared, 10, 1), CUDA_ERROR_INVALID_VALUE);
+    const auto cooperative = CU(cuLaunchCooperativeKernel, CUfunction, unsigned, unsigned, unsigned, unsigned,
+                                unsigned, unsigned, unsigned, CUstream, void**);
+    CUfunction other = GetFunction("other");
+    EXPECT_EQ(cooperative(other, 264, 1, 1, 1024, 1, 1, 0, nullptr, nullptr), CUDA_SUCCESS);
+    EXPECT_EQ(cooperative(other, 265, 1, 1, 1024, 1, 1, 0, nullptr, nullptr), static_cast<CUresult>(720));
+    int grid = 0, block = 0;
+    EXPECT_EQ((CU(cuOccupancyMaxPotentialBlockSize, int*, int*, CUfunction, void*, size_t, int)(
+                  &grid, &block, other, nullptr, 0, 0)),
+              CUDA_SUCCESS);
+    EXPECT_EQ(grid, 264);
+    EXPECT_EQ(block, 1024);
+    size_t dynamic = 0;
+    EXPECT_EQ((CU(cuOccupancyAvailableDynamicSMemPerBlock, size_t*, CUfunction, int, int)(&dynamic, other, 1,
+                                                                                          1024)),
+              CUDA_SUCCESS);
+    EXPECT_EQ(dynamic, 232448u);
   });
 }
 

@@ -31,6 +31,9 @@ struct Context {
   size_t stack_bytes = 1024;
   size_t printf_bytes = 8650752;
   size_t heap_bytes = 8388608;
+  size_t pending_launches = 2048;
+  size_t l2_granularity = 64;
+  size_t persisting_l2 = 11796480;
   uint64_t stack_taken = 0;        // device memory for stacks above the default
   uint64_t heap_taken = 0;         // and for the device heap (stack.h guards both)
   sim::SlabLayout slabs;           // guarded by the memory's mutex

@@ -335,6 +335,10 @@ GPUMUX_CU cuCtxResetPersistingL2Cache() {
   return CUDA_SUCCESS;
 }
 
+namespace {
+enum { kPendingLaunches = 4, kL2Granularity = 5, kPersistingL2 = 6 };
+}
+
 GPUMUX_CU cuCtxGetLimit(size_t* value, CUlimit limit) {
   GPUMUX_REQUIRE_CONTEXT(context);
   if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -348,6 +352,15 @@ GPUMUX_CU cuCtxGetLimit(size_t* value, CUlimit limit) {
     case CU_LIMIT_MALLOC_HEAP_SIZE:
       *value = context->heap_bytes;
       return CUDA_SUCCESS;
+    case kPendingLaunches:
+      *value = context->pending_launches;
+      return CUDA_SUCCESS;
+    case kL2Granularity:
+      *value = context->l2_granularity;
+      return CUDA_SUCCESS;
+    case kPersistingL2:
+      *value = context->persisting_l2;
+      return CUDA_SUCCESS;
     default:
       return CUDA_ERROR_UNSUPPORTED_LIMIT;
   }
@@ -359,7 +372,7 @@ GPUMUX_CU cuCtxSetLimit(CUlimit limit, size_t value) {
   std::lock_guard lock(LifeMutex());
   switch (static_cast<int>(limit)) {
     case CU_LIMIT_STACK_SIZE: {
-      if (value > 512 * 1024) return CUDA_ERROR_INVALID_VALUE;
+      if (value >= 512 * 1024) return CUDA_ERROR_INVALID_VALUE;
       const uint64_t rounded = sim::RoundUp(std::max<size_t>(value, 16), 16);
       return SetStack(context, rounded) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -374,6 +387,17 @@ GPUMUX_CU cuCtxSetLimit(CUlimit limit, size_t value) {
         value = std::min<size_t>(value, memory->free / sim::kPageBytes * sim::kPageBytes);
       }
       context->heap_bytes = value;
+      return CUDA_SUCCESS;
+    // None of these takes memory.
+    case kPendingLaunches:
+      context->pending_launches = value;
+      return CUDA_SUCCESS;
+    case kL2Granularity:
+      if (value > 128) return CUDA_ERROR_INVALID_VALUE;
+      context->l2_granularity = value;
+      return CUDA_SUCCESS;
+    case kPersistingL2:
+      context->persisting_l2 = value;
       return CUDA_SUCCESS;
     default:
       return CUDA_ERROR_UNSUPPORTED_LIMIT;

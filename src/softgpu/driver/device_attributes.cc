@@ -10,7 +10,7 @@ namespace gpumux::softgpu {
 namespace {
 
 // By number, from 1, as an H200 answers, with these differences: what this
-// software GPU does not do (exporting handles, peers, multicast, RDMA) reads 0.
+// software GPU does not do (peers, multicast, RDMA) reads 0.
 constexpr int kValues[] = {
     /*   1 */ 1024,
     1024,
@@ -114,7 +114,7 @@ constexpr int kValues[] = {
     0,
     0,
     /* 102 */ 1,
-    0,
+    1,
     0,
     0,
     32,
@@ -130,13 +130,13 @@ constexpr int kValues[] = {
     0,
     0,
     0,
-    0,
+    1,
     1,
     0,
+    1,
+    1,
     0,
-    0,
-    0,
-    0,
+    1,
     4,
     0,
     /* 128 */ 0,

@@ -75,7 +75,7 @@ CUresult FindChecked(Context* context, const KernelOperation& operation, Functio
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (operation.cooperative &&
-      blocks > static_cast<uint64_t>(sim::kH200.sms) *
+      blocks > static_cast<uint64_t>(context->device->description.sms) *
                    BlocksPerSm(*function, static_cast<int>(threads), operation.shared_bytes)) {
     return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
   }
@@ -87,12 +87,14 @@ CUresult FindChecked(Context* context, const KernelOperation& operation, Functio
 
 uint64_t BlocksPerSm(const Function& function, int threads, size_t dynamic_shared) {
   if (threads > sim::kH200.threads_per_block) return 0;
-  constexpr uint64_t kSharedOfSm = 233472, kSharedOfBlock = 1024;  // the driver keeps 1 KiB of each block
+  const Description& gpu = function.module->context->device->description;
+  const uint64_t shared_of_sm = static_cast<uint64_t>(gpu.shared_kib_per_sm) * 1024;
+  constexpr uint64_t kSharedOfBlock = 1024;  // the driver keeps 1 KiB of each block
   const uint64_t rounded = (static_cast<uint64_t>(threads) + 31) / 32 * 32;
-  const uint64_t fit = std::min<uint64_t>(static_cast<uint64_t>(sim::kH200.threads_per_sm) / rounded,
-                                          static_cast<uint64_t>(sim::kH200.blocks_per_sm));
+  const uint64_t fit = std::min<uint64_t>(static_cast<uint64_t>(gpu.threads_per_sm) / rounded,
+                                          static_cast<uint64_t>(gpu.blocks_per_sm));
   const uint64_t shared = dynamic_shared + function.kernel->shared_bytes;
-  return std::min(fit, kSharedOfSm / (shared + kSharedOfBlock));
+  return std::min(fit, shared_of_sm / (shared + kSharedOfBlock));
 }
 
 CUresult ReadKernel(Context* context, const KernelNodeParams& params, KernelOperation* out) {

@@ -73,6 +73,7 @@ CUresult Modules::Load(Context* context, std::shared_ptr<const PtxModule> ptx, M
     auto function = std::make_unique<Function>();
     function->module = module.get();
     function->kernel = &kernel;
+    function->max_dynamic_shared -= static_cast<int>(std::min<uint64_t>(kernel.shared_bytes, 49152));
     functions_.emplace(function.get(), function.get());
     module->functions.push_back(std::move(function));
   }

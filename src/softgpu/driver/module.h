@@ -26,6 +26,7 @@ struct Function {
   Module* module = nullptr;
   const PtxModule::Kernel* kernel = nullptr;
   int max_dynamic_shared = 49152;
+  int carveout = -1;  // percent of the SM's memory to be shared memory; -1: the driver decides
 };
 
 // PTX loaded into one context: its variables have memory there.

@@ -7,6 +7,7 @@
 
 #include "sim/gpu_spec.h"
 #include "softgpu/driver/api.h"
+#include "softgpu/driver/device_attributes.h"
 #include "softgpu/driver/module.h"
 
 namespace gpumux::softgpu {
@@ -216,6 +217,8 @@ enum {
   kBinaryVersion = 6,
   kCacheMode = 7,
   kMaxDynamicShared = 8,
+  kCarveout = 9,
+  kClusterMustBeSet = 10,
   kLastAttribute = 15
 };
 
@@ -224,6 +227,12 @@ CUresult GetAttribute(int* value, int attribute, const Function& function) {
   switch (attribute) {
     case kMaxThreads:
       *value = sim::kH200.threads_per_block;
+      break;
+    case kShared:
+      *value = static_cast<int>(std::min<uint64_t>(function.kernel->shared_bytes, INT32_MAX));
+      break;
+    case kCarveout:
+      *value = function.carveout;
       break;
     case kLocal:
       *value = static_cast<int>(std::min<uint64_t>(function.kernel->local_bytes, INT32_MAX));
@@ -255,11 +264,19 @@ GPUMUX_CU cuFuncGetAttribute(int* value, int attribute, CUfunction handle) {
 GPUMUX_CU cuFuncSetAttribute(CUfunction handle, int attribute, int value) {
   REQUIRE_FUNCTION(function, handle);
   if (attribute == kMaxDynamicShared) {
-    if (value < 0 || value > 232448) return CUDA_ERROR_INVALID_VALUE;
+    // With what the kernel declares, no more than a block may have.
+    const int most = *DeviceAttribute(97, context->device->gpu, context->device->description) -
+                     static_cast<int>(function->kernel->shared_bytes);
+    if (value < 0 || value > most) return CUDA_ERROR_INVALID_VALUE;
     function->max_dynamic_shared = value;
     return CUDA_SUCCESS;
   }
-  return attribute > kMaxDynamicShared && attribute <= kLastAttribute ? CUDA_SUCCESS
+  if (attribute == kCarveout) {
+    if (value < -1 || value > 100) return CUDA_ERROR_INVALID_VALUE;
+    function->carveout = value;
+    return CUDA_SUCCESS;
+  }
+  return attribute > kClusterMustBeSet && attribute <= kLastAttribute ? CUDA_SUCCESS
                                                                       : CUDA_ERROR_INVALID_VALUE;
 }
 GPUMUX_CU cuFuncSetCacheConfig(CUfunction handle, int) {
@@ -307,12 +324,7 @@ namespace {
 CUresult Occupancy(int* blocks, CUfunction handle, int threads, size_t shared) {
   REQUIRE_FUNCTION(function, handle);
   if (blocks == nullptr || threads <= 0) return CUDA_ERROR_INVALID_VALUE;
-  const Description& gpu = context->device->description;
-  int fit = threads > sim::kH200.threads_per_block
-                ? 0
-                : std::min(gpu.threads_per_sm / ((threads + 31) / 32 * 32), gpu.blocks_per_sm);
-  if (shared > 0) fit = std::min(fit, static_cast<int>(gpu.shared_kib_per_sm * 1024 / (shared + 1024)));
-  *blocks = fit;
+  *blocks = static_cast<int>(BlocksPerSm(*function, threads, shared));
   return CUDA_SUCCESS;
 }
 }  // namespace
@@ -323,6 +335,51 @@ GPUMUX_CU cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction fu
 GPUMUX_CU cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, CUfunction function, int threads,
                                                                size_t shared, unsigned) {
   return Occupancy(blocks, function, threads, shared);
+}
+
+namespace {
+
+using DynamicShared = size_t (*)(int threads);
+
+// The block size with the most threads on an SM, the largest of those.
+CUresult PotentialBlock(int* min_grid, int* block, CUfunction handle, DynamicShared shared_of, size_t shared,
+                        int limit) {
+  REQUIRE_FUNCTION(function, handle);
+  if (min_grid == nullptr || block == nullptr || limit < 0) return CUDA_ERROR_INVALID_VALUE;
+  const int most = limit > 0 ? std::min(limit, sim::kH200.threads_per_block) : sim::kH200.threads_per_block;
+  uint64_t best = 0;
+  *min_grid = *block = 0;
+  for (int threads = most; threads > 0; threads -= threads % 32 != 0 ? threads % 32 : 32) {
+    const size_t dynamic = shared_of != nullptr ? shared_of(threads) : shared;
+    const uint64_t blocks = BlocksPerSm(*function, threads, dynamic);
+    if (blocks * static_cast<uint64_t>(threads) <= best) continue;
+    best = blocks * static_cast<uint64_t>(threads);
+    *block = threads;
+    *min_grid = static_cast<int>(blocks) * context->device->description.sms;
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+GPUMUX_CU cuOccupancyMaxPotentialBlockSize(int* min_grid, int* block, CUfunction function,
+                                           DynamicShared shared_of, size_t shared, int limit) {
+  return PotentialBlock(min_grid, block, function, shared_of, shared, limit);
+}
+GPUMUX_CU cuOccupancyMaxPotentialBlockSizeWithFlags(int* min_grid, int* block, CUfunction function,
+                                                    DynamicShared shared_of, size_t shared, int limit,
+                                                    unsigned) {
+  return PotentialBlock(min_grid, block, function, shared_of, shared, limit);
+}
+GPUMUX_CU cuOccupancyAvailableDynamicSMemPerBlock(size_t* out, CUfunction handle, int blocks, int threads) {
+  REQUIRE_FUNCTION(function, handle);
+  if (out == nullptr || blocks <= 0 || threads <= 0 ||
+      static_cast<uint64_t>(blocks) > BlocksPerSm(*function, threads, 0)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const uint64_t of_block = static_cast<uint64_t>(context->device->description.shared_kib_per_sm) * 1024 /
+                            static_cast<uint64_t>(blocks);
+  *out = of_block - std::min(of_block, 1024 + function->kernel->shared_bytes);
+  return CUDA_SUCCESS;
 }
 
 }  // namespace gpumux::softgpu

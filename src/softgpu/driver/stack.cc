@@ -21,7 +21,9 @@ uint64_t Need(const Device& device, uint64_t bytes_per_thread) {
   if (bytes_per_thread <= base) return 0;
   const uint64_t threads = static_cast<uint64_t>(device.description.sms) *
                            static_cast<uint64_t>(device.description.threads_per_sm);
-  return sim::RoundUp((bytes_per_thread - base) * threads, sim::kPageBytes);
+  // Whole pages that the stacks of all threads fill, as measured.
+  const auto pages = [&](uint64_t bytes) { return bytes * threads / sim::kPageBytes; };
+  return (pages(bytes_per_thread) - pages(base)) * sim::kPageBytes;
 }
 
 bool Resize(Context* context, uint64_t need) {
@@ -50,8 +52,12 @@ bool SetStack(Context* context, uint64_t bytes_per_thread) {
 bool GrowStack(Context* context, uint64_t bytes_per_thread) {
   if (bytes_per_thread <= sim::kH200.default_stack_bytes) return true;
   std::lock_guard lock(Mutex());
-  const uint64_t need = Need(*context->device, sim::RoundUp(bytes_per_thread, 16));
-  return need <= context->stack_taken || Resize(context, need);
+  const uint64_t rounded = sim::RoundUp(bytes_per_thread, 16);
+  const uint64_t need = Need(*context->device, rounded);
+  if (need <= context->stack_taken) return true;
+  if (!Resize(context, need)) return false;
+  context->stack_bytes = rounded;  // the limit moves with it
+  return true;
 }
 
 bool TakeHeap(Context* context) {
