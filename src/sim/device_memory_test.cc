@@ -113,5 +113,21 @@ TEST(DeviceMemory, NothingOfAProcessOutlivesIt) {
   EXPECT_EQ(memory.OwnBytes(1), 0u);
 }
 
+TEST(DeviceMemory, MemoryCanOutliveTheProcessThatTookIt) {
+  DeviceMemory memory(kH200);
+  ASSERT_TRUE(memory.Take(1, 10 * kMiB));
+  EXPECT_FALSE(memory.Disown(1, 12 * kMiB));
+  EXPECT_FALSE(memory.Adopt(2, 2 * kMiB)) << "it has an owner";
+  ASSERT_TRUE(memory.Disown(1, 6 * kMiB));
+  EXPECT_EQ(memory.OwnBytes(1), 4 * kMiB);
+  memory.RemoveProcess(1);
+  EXPECT_EQ(memory.used(), 6 * kMiB);
+  ASSERT_TRUE(memory.Adopt(2, 2 * kMiB));
+  EXPECT_EQ(memory.OwnBytes(2), 2 * kMiB);
+  EXPECT_FALSE(memory.FreeOwnerless(6 * kMiB));
+  ASSERT_TRUE(memory.FreeOwnerless(4 * kMiB));
+  EXPECT_EQ(memory.used(), 2 * kMiB);
+}
+
 }  // namespace
 }  // namespace gpumux::sim
