@@ -309,7 +309,7 @@ std::string GrantedJson(const Tenant& tenant, const Machine& machine, const std:
   if (source.simulated) {
     env["GPUMUX_SOFTGPU"] = source.spec;
     env["GPUMUX_SOFTGPU_DIR"] = source.dir;
-    prepend["LD_LIBRARY_PATH"] = source.library_dir;
+    prepend["LD_LIBRARY_PATH"] = source.libraries_dir;
   }
   return Dump({{"tenant_id", tenant.id},
                {"name", tenant.request.ask.name},

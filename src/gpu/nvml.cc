@@ -246,7 +246,7 @@ Result<std::unique_ptr<Nvml>> Nvml::Open(const GpuSource& source) {
   if (!source.simulated) return NvmlLibrary::Load("libnvidia-ml.so.1");
   setenv("GPUMUX_SOFTGPU", source.spec.c_str(), 1);
   setenv("GPUMUX_SOFTGPU_DIR", source.dir.c_str(), 1);
-  return NvmlLibrary::Load(source.library_dir + "/libnvidia-ml.so.1");
+  return NvmlLibrary::Load(source.libraries_dir + "/libnvidia-ml.so.1");
 }
 
 }  // namespace gpumux::gpu

@@ -23,7 +23,7 @@ std::string Variable(const char* name) {
 
 Result<GpuSource> SoftwareGpu(std::string spec) {
   GpuSource source{
-      .simulated = true, .spec = std::move(spec), .dir = Variable("GPUMUX_SOFTGPU_DIR"), .library_dir = {}};
+      .simulated = true, .spec = std::move(spec), .dir = Variable("GPUMUX_SOFTGPU_DIR"), .libraries_dir = {}};
   if (source.dir.empty()) {
     auto runtime = FindRuntimeDir();
     if (!runtime) return tl::unexpected(runtime.error());
@@ -41,7 +41,7 @@ Result<GpuSource> SoftwareGpu(std::string spec) {
     return Fail(Code::kInternal, "the software GPU's libraries are not in " + libraries.string(),
                 "install gpumux again, or set GPUMUX_SOFTGPU=off to use the driver alone");
   }
-  source.library_dir = libraries.string();
+  source.libraries_dir = libraries.string();
   return source;
 }
 

@@ -11,9 +11,9 @@ namespace gpumux::gpu {
 // GPU. Chosen once per process; everything that opens a library asks here.
 struct GpuSource {
   bool simulated = false;
-  std::string spec;         // of the software GPU: "H200", "2xH200"; else empty
-  std::string dir;          // where the software GPU's state lives; else empty
-  std::string library_dir;  // of the stand-in libcuda.so.1 and libnvidia-ml.so.1; else empty
+  std::string spec;           // of the software GPU: "H200", "2xH200"; else empty
+  std::string dir;            // where the software GPU's state lives; else empty
+  std::string libraries_dir;  // of the stand-in libcuda.so.1 and libnvidia-ml.so.1; else empty
 };
 
 // GPUMUX_SOFTGPU decides: a spec, or "off" for the driver and nothing else.

@@ -71,7 +71,7 @@ DaemonProcess::DaemonProcess(FakeFigures& figures, Settings settings) {
     gpu::GpuSource source{.simulated = true,
                           .spec = "H200",
                           .dir = settings.software_dir.empty() ? dir : settings.software_dir,
-                          .library_dir = "/nowhere"};
+                          .libraries_dir = "/nowhere"};
     Daemon daemon({paths, dir + "/libgpumux-guard.so", settings.idle_exit, settings.for_everyone}, source,
                   nvml, clock);
     if (Status status = daemon.Start(); !status) return 1;
