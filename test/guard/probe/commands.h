@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The sub-commands of guard_probe. Each returns the program's exit code.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace gpumux::probe {
+
+// Look-ups (lookups.cc)
+int LookUp(const std::string& way, uint64_t bytes);
+int Absent();
+int Untouched();
+
+// Ways to memory, step by step (families.cc, more_families.cc). `over` is more
+// than the promise, a multiple of 1 GiB.
+int Families(uint64_t over);
+int MoreFamilies(uint64_t over);
+
+int Told();
+
+// Many processes at the cap (race.cc)
+int Race(const char* self, int count, uint64_t bytes);
+int RaceMember(int index, uint64_t bytes, uint64_t start_ns);
+
+// Deaths (deaths.cc)
+int Killed(uint64_t seed, uint64_t us);
+int Survive(uint64_t bytes, const char* stop);
+int Orphan();
+
+// Forks (forks.cc)
+int ForkBefore(uint64_t bytes);
+int ForkAfter();
+
+}  // namespace gpumux::probe
