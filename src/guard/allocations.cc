@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "guard/allocations.h"
 
+#include "guard/driver_objects.h"
 #include "guard/graphs.h"
 #include "guard/limits.h"
 #include "guard/lock.h"
@@ -77,6 +78,7 @@ void ForgetAllAllocations() {
   ForgetContexts();
   ForgetGraphs();
   ForgetLimits();
+  ForgetObjects();
   g_small_objects.Forget();
   ForgetPools();
   ForgetVirtualMemory();

@@ -5,7 +5,9 @@
 #include "guard/allocations.h"
 #include "guard/credit.h"
 #include "guard/driver.h"
+#include "guard/driver_objects.h"
 #include "guard/limits.h"
+#include "guard/local_memory.h"
 #include "guard/lock.h"
 #include "guard/session.h"
 #include "guard/wrappers.h"
@@ -43,8 +45,7 @@ bool Charge(int slot) {
 
 void Gone(int slot, CUcontext context) {
   if (g_contexts[slot] > 0) g_contexts[slot]--;
-  uint64_t bytes = DropContext(context, slot);
-  if (g_contexts[slot] == 0) bytes += DropLimits(slot);
+  const uint64_t bytes = DropContext(context, slot) + DropLimits(context) + DropObjects(context);
   if (bytes) Release(slot, bytes);
   NoticeContexts(slot, g_contexts[slot]);
 }
@@ -70,6 +71,7 @@ template <typename Destroy>
 CUresult DestroyContext(CUcontext context, Destroy&& destroy) {
   if (!InForce()) return destroy();
   Held held(g_lock);
+  ForgetSmallKernels();  // their handles may become others'
   const CUresult r = destroy();
   Context known;
   if (r == CUDA_SUCCESS && g_created.Erase(reinterpret_cast<uint64_t>(context), &known))
@@ -86,6 +88,7 @@ CUresult EndPrimary(CUdevice device, Call&& call) {
   if (slot < 0) return call();
   Held held(g_lock);
   const bool was_active = PrimaryIsActive(device);
+  ForgetSmallKernels();
   const CUresult r = call();
   if (r == CUDA_SUCCESS && was_active && !PrimaryIsActive(device)) Gone(slot, g_primary[slot]);
   return r;

@@ -88,6 +88,15 @@ void ForceCommit(int slot, uint64_t bytes) {
   Commit(slot, bytes);
 }
 
+void Settle(int slot, uint64_t before, uint64_t now, uint64_t reserved) {
+  const uint64_t grown = now > before ? now - before : 0;
+  const uint64_t covered = grown < reserved ? grown : reserved;
+  if (covered) Commit(slot, covered);
+  if (reserved > covered) Cancel(slot, reserved - covered);
+  if (grown > covered) ForceCommit(slot, grown - covered);
+  if (now < before) Release(slot, before - now);
+}
+
 void CountDeviceFull(int slot, uint64_t bytes) {
   gpumux_process_gpu* g = Counters(slot);
   CountRefusal(&g->refused_device_full, g, bytes);

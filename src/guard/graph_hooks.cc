@@ -5,10 +5,15 @@
 // and keeps it until it is trimmed. So the launch is what may be refused, as the
 // driver itself does it on a full device. Graphs without such nodes cost one
 // load (launch_hooks.cc).
+#include <string.h>
+
 #include "guard/allocations.h"
 #include "guard/credit.h"
 #include "guard/driver.h"
+#include "guard/driver_objects.h"
+#include "guard/graph_content.h"
 #include "guard/graphs.h"
+#include "guard/local_memory.h"
 #include "guard/lock.h"
 #include "guard/rounding.h"
 #include "guard/session.h"
@@ -20,20 +25,23 @@ constinit uint32_t g_graphs_with_memory = 0;
 
 namespace {
 
+// What an executable graph takes when it is made or run.
 struct Need {
-  uint64_t bytes;  // at most
+  uint64_t bytes;  // of its memory nodes, at most
   int slot;
   CUdevice device;
 };
 
+struct Exec {
+  CUcontext context;
+  uint64_t nodes;
+};
+
 constinit Lock g_lock;  // held across the driver's call, so that two growths are told apart
 constinit KeyMap<Need> g_needs;
+constinit Lock g_exec_lock;
+constinit KeyMap<Exec> g_execs;
 constinit uint64_t g_charged[GPUMUX_MAX_GPUS] = {};
-// Whether the process ever made a memory node: else no graph is looked into.
-constinit bool g_seen = false;
-
-constexpr int kDeepestNesting = 8;
-constexpr size_t kMostNodes = 1 << 16;
 
 bool ReadReserved(CUdevice device, uint64_t* bytes) {
   cuuint64_t value = 0;
@@ -46,70 +54,53 @@ bool ReadReserved(CUdevice device, uint64_t* bytes) {
   return true;
 }
 
-// The memory nodes of a graph and of the graphs in it, each rounded as the pool
-// grows; all on the device of the first.
-void AddUp(CUgraph graph, Need* need, int depth) {
-  size_t count = 0;
-  if (depth > kDeepestNesting || !Real().cuGraphGetNodes || !Real().cuGraphNodeGetType ||
-      Real().cuGraphGetNodes(graph, nullptr, &count) != CUDA_SUCCESS || count == 0 || count > kMostNodes) {
-    return;
+void RememberNeed(CUgraphExec exec, const GraphContent& content) {
+  const Need need = {content.memory_bytes, SlotOfDevice(content.device), content.device};
+  if (need.bytes == 0 || need.slot == kNoDevice) return;
+  Held held(g_lock);
+  if (g_needs.Insert(reinterpret_cast<uint64_t>(exec), need)) {
+    __atomic_store_n(&g_graphs_with_memory, static_cast<uint32_t>(g_needs.size()), __ATOMIC_RELAXED);
   }
-  const size_t bytes = count * sizeof(CUgraphNode);
-  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return;
-  auto* nodes = static_cast<CUgraphNode*>(memory);
-  if (Real().cuGraphGetNodes(graph, nodes, &count) == CUDA_SUCCESS) {
-    for (size_t i = 0; i < count; i++) {
-      CUgraphNodeType type;
-      if (Real().cuGraphNodeGetType(nodes[i], &type) != CUDA_SUCCESS) continue;
-      CUDA_MEM_ALLOC_NODE_PARAMS params = {};
-      CUgraph child = nullptr;
-      if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && Real().cuGraphMemAllocNodeGetParams &&
-          Real().cuGraphMemAllocNodeGetParams(nodes[i], &params) == CUDA_SUCCESS &&
-          params.bytesize < kAbsurdBytes) {
-        need->bytes += RoundUp(params.bytesize, kPoolGrowthBytes);
-        need->device = params.poolProps.location.id;
-      } else if (type == CU_GRAPH_NODE_TYPE_GRAPH && Real().cuGraphChildGraphNodeGetGraph &&
-                 Real().cuGraphChildGraphNodeGetGraph(nodes[i], &child) == CUDA_SUCCESS) {
-        AddUp(child, need, depth + 1);
-      }
-    }
-  }
-  munmap(memory, bytes);
 }
 
 template <typename Call>
 CUresult Instantiate(CUgraphExec* exec, CUgraph graph, Call&& call) {
-  const CUresult r = call();
-  if (r != CUDA_SUCCESS || !exec || !InForce() || !__atomic_load_n(&g_seen, __ATOMIC_RELAXED)) return r;
-  Need need = {0, 0, 0};
-  AddUp(graph, &need, 0);
-  if (need.bytes == 0) return r;
-  need.slot = SlotOfDevice(need.device);
-  if (need.slot == kNoDevice) return r;
-  Held held(g_lock);
-  if (g_needs.Insert(reinterpret_cast<uint64_t>(*exec), need)) {
-    __atomic_store_n(&g_graphs_with_memory, static_cast<uint32_t>(g_needs.size()), __ATOMIC_RELAXED);
-  }
+  if (!exec || !InForce()) return call();
+  const GraphContent content = ReadGraph(graph);
+  ObjectsCall objects;
+  const CUresult r = WithStack(content.local_bytes,
+                               [&] { return WithObjects(Objects::kGraphNodes, content.nodes, &objects, call); });
+  if (r != CUDA_SUCCESS) return r;
+  RememberNeed(*exec, content);
+  Held held(g_exec_lock);
+  g_execs.Insert(reinterpret_cast<uint64_t>(*exec),
+                 Exec{reinterpret_cast<CUcontext>(objects.context), content.nodes});
   return r;
+}
+
+// An executable graph gets a kernel that needs `local_bytes` a thread.
+template <typename Call>
+CUresult ChangeKernel(CUfunction func, CUkernel kern, Call&& call) {
+  if (!InForce()) return call();
+  return WithStack(LocalBytesOfKernel(func, kern), call);
+}
+
+// ... or the nodes of another graph.
+template <typename Call>
+CUresult ChangeNodes(CUgraph graph, Call&& call) {
+  if (!InForce()) return call();
+  const GraphContent content = ReadGraph(graph);
+  return WithStack(content.local_bytes, call);
 }
 
 // Under g_lock. The device's graph memory is `now`; `reserved` bytes of credit
 // were taken for its growth.
-void Settle(int slot, uint64_t now, uint64_t reserved) {
-  const uint64_t before = g_charged[slot];
-  const uint64_t grown = now > before ? now - before : 0;
-  const uint64_t covered = grown < reserved ? grown : reserved;
-  if (covered) Commit(slot, covered);
-  if (reserved > covered) Cancel(slot, reserved - covered);
-  if (grown > covered) ForceCommit(slot, grown - covered);
-  if (now < before) Release(slot, before - now);
+void SettleGraphs(int slot, uint64_t now, uint64_t reserved) {
+  Settle(slot, g_charged[slot], now, reserved);
   g_charged[slot] = now;
 }
 
 }  // namespace
-
-void SawMemoryNode() { __atomic_store_n(&g_seen, true, __ATOMIC_RELAXED); }
 
 CUresult RunGraph(CUgraphExec exec, CUresult (*call)(CUgraphExec, CUstream), CUstream stream) {
   if (!InForce()) return Through(call, exec, stream);
@@ -125,7 +116,7 @@ CUresult RunGraph(CUgraphExec exec, CUresult (*call)(CUgraphExec, CUstream), CUs
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   uint64_t now = g_charged[need.slot];
-  if (ReadReserved(need.device, &now)) Settle(need.slot, now, 0);
+  if (ReadReserved(need.device, &now)) SettleGraphs(need.slot, now, 0);
   bool device_full = false;
   const bool reserved = TryReserve(need.slot, need.bytes, &device_full);
   // Without room to grow it may still run in what is reserved already, as it
@@ -137,7 +128,7 @@ CUresult RunGraph(CUgraphExec exec, CUresult (*call)(CUgraphExec, CUstream), CUs
   }
   const CUresult r = Through(call, exec, stream);
   ReadReserved(need.device, &now);
-  Settle(need.slot, now, reserved ? need.bytes : 0);
+  SettleGraphs(need.slot, now, reserved ? need.bytes : 0);
   if (r == CUDA_ERROR_OUT_OF_MEMORY) CountDeviceFull(need.slot, need.bytes);
   g_lock.Release();
   return r;
@@ -146,6 +137,8 @@ CUresult RunGraph(CUgraphExec exec, CUresult (*call)(CUgraphExec, CUstream), CUs
 void ForgetGraphs() {
   g_lock.Reset();
   g_needs.Forget();
+  g_exec_lock.Reset();
+  g_execs.Forget();
   g_graphs_with_memory = 0;
   for (auto& bytes : g_charged) bytes = 0;
 }
@@ -155,24 +148,6 @@ void ForgetGraphs() {
 using namespace gpumux::guard;
 
 extern "C" {
-
-CUresult cuGraphAddMemAllocNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
-                                size_t count, CUDA_MEM_ALLOC_NODE_PARAMS* params) {
-  SawMemoryNode();
-  return Through(Real().cuGraphAddMemAllocNode, node, graph, dependencies, count, params);
-}
-
-CUresult cuGraphAddNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count,
-                        CUgraphNodeParams* params) {
-  if (params && *reinterpret_cast<const int*>(params) == CU_GRAPH_NODE_TYPE_MEM_ALLOC) SawMemoryNode();
-  return Through(Real().cuGraphAddNode, node, graph, dependencies, count, params);
-}
-
-CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
-                           const CUgraphEdgeData* edges, size_t count, CUgraphNodeParams* params) {
-  if (params && *reinterpret_cast<const int*>(params) == CU_GRAPH_NODE_TYPE_MEM_ALLOC) SawMemoryNode();
-  return Through(Real().cuGraphAddNode_v2, node, graph, dependencies, edges, count, params);
-}
 
 CUresult cuGraphInstantiate(CUgraphExec* exec, CUgraph graph, CUgraphNode* error_node, char* log,
                             size_t bytes) {
@@ -206,12 +181,55 @@ CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec* exec, CUgraph graph,
 
 CUresult cuGraphExecDestroy(CUgraphExec exec) {
   const CUresult r = Through(Real().cuGraphExecDestroy, exec);
-  if (r == CUDA_SUCCESS && __atomic_load_n(&g_graphs_with_memory, __ATOMIC_RELAXED) != 0) {
+  if (r != CUDA_SUCCESS || !InForce()) return r;
+  {
     Held held(g_lock);
     g_needs.Erase(reinterpret_cast<uint64_t>(exec), nullptr);
     __atomic_store_n(&g_graphs_with_memory, static_cast<uint32_t>(g_needs.size()), __ATOMIC_RELAXED);
   }
+  Exec gone = {nullptr, 0};
+  {
+    Held held(g_exec_lock);
+    g_execs.Erase(reinterpret_cast<uint64_t>(exec), &gone);
+  }
+  RemoveObjects(Objects::kGraphNodes, gone.nodes, gone.context);
   return r;
+}
+
+CUresult cuGraphExecKernelNodeSetParams(CUgraphExec exec, CUgraphNode node,
+                                        const CUDA_KERNEL_NODE_PARAMS_v1* params) {
+  return ChangeKernel(params ? params->func : nullptr, nullptr,
+                      [&] { return Through(Real().cuGraphExecKernelNodeSetParams, exec, node, params); });
+}
+
+CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node,
+                                           const CUDA_KERNEL_NODE_PARAMS_v2* params) {
+  return ChangeKernel(params ? params->func : nullptr, params ? params->kern : nullptr,
+                      [&] { return Through(Real().cuGraphExecKernelNodeSetParams_v2, exec, node, params); });
+}
+
+CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraphNodeParams* params) {
+  CUDA_KERNEL_NODE_PARAMS_v2 kernel = {};
+  // The parameters of the kind follow four words after the kind.
+  if (params && *reinterpret_cast<const int*>(params) == CU_GRAPH_NODE_TYPE_KERNEL) {
+    memcpy(&kernel, reinterpret_cast<const char*>(params) + 4 * sizeof(int), sizeof(kernel));
+  }
+  return ChangeKernel(kernel.func, kernel.kern,
+                      [&] { return Through(Real().cuGraphExecNodeSetParams, exec, node, params); });
+}
+
+CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode* error_node,
+                           CUgraphExecUpdateResult* result) {
+  return ChangeNodes(graph, [&] { return Through(Real().cuGraphExecUpdate, exec, graph, error_node, result); });
+}
+
+CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo* result) {
+  return ChangeNodes(graph, [&] { return Through(Real().cuGraphExecUpdate_v2, exec, graph, result); });
+}
+
+CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraph child) {
+  return ChangeNodes(child,
+                     [&] { return Through(Real().cuGraphExecChildGraphNodeSetParams, exec, node, child); });
 }
 
 CUresult cuGraphUpload(CUgraphExec exec, CUstream stream) {
@@ -229,7 +247,7 @@ CUresult cuDeviceGraphMemTrim(CUdevice dev) {
   if (slot < 0) return r;
   Held held(g_lock);
   uint64_t now = 0;
-  if (g_charged[slot] && ReadReserved(dev, &now)) Settle(slot, now, 0);
+  if (g_charged[slot] && ReadReserved(dev, &now)) SettleGraphs(slot, now, 0);
   return r;
 }
 

@@ -11,10 +11,6 @@ namespace gpumux::guard {
 // means that no graph has to be looked up.
 extern constinit uint32_t g_graphs_with_memory;
 
-// A memory node was added or captured: from now on graphs are looked into when
-// they are instantiated.
-void SawMemoryNode();
-
 // Uploads or launches `exec` by `call`, charging what its memory nodes take.
 cuda::CUresult RunGraph(cuda::CUgraphExec exec, cuda::CUresult (*call)(cuda::CUgraphExec, cuda::CUstream),
                         cuda::CUstream stream);

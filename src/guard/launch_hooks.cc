@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Launches, counted: a tenant that holds memory and launches nothing is idle.
-// This is the hot path; it makes no call but the driver's.
+// This is the hot path; for a kernel that it knows to need no more local memory
+// than a context includes it makes no call but the driver's.
 #include "guard/driver.h"
 #include "guard/graphs.h"
+#include "guard/local_memory.h"
 #include "guard/session.h"
 #include "guard/wrappers.h"
 
@@ -20,25 +22,54 @@ inline void Count() {
   }
 }
 
-// Out of the hot path: the first call of a program that is linked with the
-// driver, or a driver without the function. Takes the call's own arguments, so
-// that the wrapper keeps none of them across a call and stays a few
-// instructions and a jump.
+bool Captures(CUstream stream, bool per_thread) {
+  auto* query = per_thread ? Real().cuStreamIsCapturing_ptsz : Real().cuStreamIsCapturing;
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  // An error: the stream waits for a capture elsewhere, and the driver will say so.
+  return query && (query(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE);
+}
+
+struct Where {
+  CUstream stream;
+  bool per_thread;  // the null stream is the thread's own
+};
+constexpr Where kLegacy = {nullptr, false};
+
+// Out of the hot path: a kernel that was not looked at yet or needs much local
+// memory, the first call of a program that is linked with the driver, or a
+// driver without the function. Takes the call's own arguments, so that the
+// wrapper keeps none of them across a call and stays a few instructions and a
+// jump. What is captured takes memory when its graph is instantiated.
 template <auto Entry, typename... A>
-__attribute__((noinline, cold)) CUresult Unbound(A... args) {
-  BindDriver();
-  auto* real = g_driver.*Entry;
-  return real ? real(args...) : kMissing;
+__attribute__((noinline, cold)) CUresult LaunchUnknown(CUfunction f, Where where, A... args) {
+  auto* real = Real().*Entry;
+  if (!real) return kMissing;
+  auto call = [&] { return real(args...); };
+  if (!InForce()) return call();
+  const uint64_t local = LocalBytesOf(f);
+  if (IsSmallKernel(f) || Captures(where.stream, where.per_thread)) return call();
+  return WithStack(local, call);
 }
 
 // The driver's function. An entry that is set was set for good, so no order with
 // the "bound" flag is needed.
 template <auto Entry, typename... A>
-__attribute__((always_inline)) inline CUresult Launch(A... args) {
+__attribute__((always_inline)) inline CUresult Launch(CUfunction f, Where where, A... args) {
   auto* real = __atomic_load_n(&(g_driver.*Entry), __ATOMIC_RELAXED);
-  if (__builtin_expect(real == nullptr, 0)) return Unbound<Entry, A...>(args...);
   Count();
+  if (__builtin_expect(real == nullptr || !IsSmallKernel(f), 0)) return LaunchUnknown<Entry, A...>(f, where, args...);
   return real(args...);
+}
+
+template <auto Entry>
+__attribute__((always_inline)) inline CUresult LaunchGraph(CUgraphExec graph, CUstream stream) {
+  if (__builtin_expect(__atomic_load_n(&g_graphs_with_memory, __ATOMIC_RELAXED) != 0, 0)) {
+    return RunGraph(graph, Real().*Entry, stream);
+  }
+  auto* real = __atomic_load_n(&(g_driver.*Entry), __ATOMIC_RELAXED);
+  if (__builtin_expect(real == nullptr, 0)) return Through(Real().*Entry, graph, stream);
+  Count();
+  return real(graph, stream);
 }
 
 }  // namespace
@@ -51,34 +82,62 @@ extern "C" {
 
 CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                         unsigned bz, unsigned shared, CUstream stream, void** params, void** extra) {
-  return Launch<&DriverTable::cuLaunchKernel>(f, gx, gy, gz, bx, by, bz, shared, stream, params, extra);
+  return Launch<&DriverTable::cuLaunchKernel>(f, {stream, false}, f, gx, gy, gz, bx, by, bz, shared, stream, params,
+                                              extra);
 }
 
 CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                              unsigned bz, unsigned shared, CUstream stream, void** params, void** extra) {
-  return Launch<&DriverTable::cuLaunchKernel_ptsz>(f, gx, gy, gz, bx, by, bz, shared, stream, params, extra);
+  return Launch<&DriverTable::cuLaunchKernel_ptsz>(f, {stream, true}, f, gx, gy, gz, bx, by, bz, shared, stream,
+                                                   params, extra);
 }
 
 CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** params, void** extra) {
-  return Launch<&DriverTable::cuLaunchKernelEx>(config, f, params, extra);
+  return Launch<&DriverTable::cuLaunchKernelEx>(f, {config ? config->hStream : nullptr, false}, config, f, params,
+                                                extra);
 }
 
 CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig* config, CUfunction f, void** params, void** extra) {
-  return Launch<&DriverTable::cuLaunchKernelEx_ptsz>(config, f, params, extra);
+  return Launch<&DriverTable::cuLaunchKernelEx_ptsz>(f, {config ? config->hStream : nullptr, true}, config, f, params,
+                                                     extra);
+}
+
+CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                                   unsigned bz, unsigned shared, CUstream stream, void** params) {
+  return Launch<&DriverTable::cuLaunchCooperativeKernel>(f, {stream, false}, f, gx, gy, gz, bx, by, bz, shared, stream,
+                                                         params);
+}
+
+CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                                        unsigned bz, unsigned shared, CUstream stream, void** params) {
+  return Launch<&DriverTable::cuLaunchCooperativeKernel_ptsz>(f, {stream, true}, f, gx, gy, gz, bx, by, bz, shared,
+                                                              stream, params);
+}
+
+// Counted alone: each element is a kernel in a context of its own. Deprecated,
+// and gone from CUDA 13; what its kernels' local memory takes is found by NVML.
+CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* launches, unsigned count, unsigned flags) {
+  Count();
+  return Through(Real().cuLaunchCooperativeKernelMultiDevice, launches, count, flags);
+}
+
+// From before CUDA 4.
+CUresult cuLaunch(CUfunction f) { return Launch<&DriverTable::cuLaunch>(f, kLegacy, f); }
+
+CUresult cuLaunchGrid(CUfunction f, int width, int height) {
+  return Launch<&DriverTable::cuLaunchGrid>(f, kLegacy, f, width, height);
+}
+
+CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream stream) {
+  return Launch<&DriverTable::cuLaunchGridAsync>(f, {stream, false}, f, width, height, stream);
 }
 
 CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) {
-  if (__builtin_expect(__atomic_load_n(&g_graphs_with_memory, __ATOMIC_RELAXED) != 0, 0)) {
-    return RunGraph(graph, Real().cuGraphLaunch, stream);
-  }
-  return Launch<&DriverTable::cuGraphLaunch>(graph, stream);
+  return LaunchGraph<&DriverTable::cuGraphLaunch>(graph, stream);
 }
 
 CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream) {
-  if (__builtin_expect(__atomic_load_n(&g_graphs_with_memory, __ATOMIC_RELAXED) != 0, 0)) {
-    return RunGraph(graph, Real().cuGraphLaunch_ptsz, stream);
-  }
-  return Launch<&DriverTable::cuGraphLaunch_ptsz>(graph, stream);
+  return LaunchGraph<&DriverTable::cuGraphLaunch_ptsz>(graph, stream);
 }
 
 }  // extern "C"

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// cuCtxSetLimit. A larger stack takes device memory for every thread that the
-// device can hold, at once: 8 KiB instead of 1 KiB were 1.8 GiB on an H200. The
-// device heap and the printf buffer are taken when a kernel first needs them, at
-// which moment nothing can be refused: charged when they are set.
+// cuCtxSetLimit. A larger stack takes device memory at once (local_memory.h).
+// The device heap and the printf buffer are taken when a kernel first needs them,
+// at which moment nothing can be refused: charged when they are set.
+#include "guard/limits.h"
+
+#include "guard/allocations.h"
 #include "guard/credit.h"
 #include "guard/driver.h"
-#include "guard/limits.h"
+#include "guard/local_memory.h"
 #include "guard/lock.h"
 #include "guard/rounding.h"
 #include "guard/session.h"
@@ -16,38 +18,50 @@ namespace gpumux::guard {
 
 namespace {
 
-constinit Lock g_lock;
-// What was charged beyond a context's own share, by the context's slot.
-constinit uint64_t g_charged[GPUMUX_MAX_GPUS][3] = {};
+struct Buffers {
+  uint64_t heap, printf;
+};
 
-uint64_t ThreadsOf(CUdevice device) {
-  int sms = 0, threads = 0;
-  if (!Real().cuDeviceGetAttribute ||
-      Real().cuDeviceGetAttribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device) != CUDA_SUCCESS ||
-      Real().cuDeviceGetAttribute(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, device) !=
-          CUDA_SUCCESS) {
-    return 0;
+constinit Lock g_lock;
+constinit KeyMap<Buffers> g_buffers;  // charged beyond a context's own share, by context
+
+CUresult SetBuffer(CUlimit limit, size_t value) {
+  auto call = [&] { return Through(Real().cuCtxSetLimit, limit, value); };
+  CUcontext context = nullptr;
+  size_t before = 0;
+  const int slot = SlotOfCurrentContext();
+  if (slot < 0 || value >= kAbsurdBytes || !Real().cuCtxGetCurrent ||
+      Real().cuCtxGetCurrent(&context) != CUDA_SUCCESS || !Real().cuCtxGetLimit ||
+      Real().cuCtxGetLimit(&before, limit) != CUDA_SUCCESS) {
+    return call();
   }
-  return static_cast<uint64_t>(sms) * static_cast<uint64_t>(threads);
+  Held held(g_lock);
+  Buffers* buffers = g_buffers.Insert(reinterpret_cast<uint64_t>(context), Buffers{0, 0});
+  if (!buffers) return call();
+  uint64_t& charged = limit == CU_LIMIT_MALLOC_HEAP_SIZE ? buffers->heap : buffers->printf;
+  const uint64_t growth = value > before ? RoundUp(value - before, kDevicePageBytes) : 0;
+  if (growth && !Reserve(slot, growth)) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult r = call();
+  const uint64_t shrunk = RoundUp(value < before ? before - value : 0, kDevicePageBytes);
+  const uint64_t now = r != CUDA_SUCCESS ? charged : charged + growth - (shrunk < charged ? shrunk : charged);
+  Settle(slot, charged, now, growth);
+  charged = now;
+  return r;
 }
 
 }  // namespace
 
 void ForgetLimits() {
   g_lock.Reset();
-  for (auto& gpu : g_charged) {
-    for (auto& bytes : gpu) bytes = 0;
-  }
+  g_buffers.Forget();
+  ForgetStacks();
 }
 
-uint64_t DropLimits(int slot) {
+uint64_t DropLimits(CUcontext context) {
   Held held(g_lock);
-  uint64_t sum = 0;
-  for (auto& bytes : g_charged[slot]) {
-    sum += bytes;
-    bytes = 0;
-  }
-  return sum;
+  Buffers gone = {0, 0};
+  g_buffers.Erase(reinterpret_cast<uint64_t>(context), &gone);
+  return gone.heap + gone.printf + DropStack(context);
 }
 
 }  // namespace gpumux::guard
@@ -55,39 +69,9 @@ uint64_t DropLimits(int slot) {
 using namespace gpumux::guard;
 
 extern "C" CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
-  auto call = [&] { return Through(Real().cuCtxSetLimit, limit, value); };
-  if (!InForce() ||
-      (limit != CU_LIMIT_STACK_SIZE && limit != CU_LIMIT_MALLOC_HEAP_SIZE &&
-       limit != CU_LIMIT_PRINTF_FIFO_SIZE) ||
-      value >= kAbsurdBytes >> 24) {
-    return call();
+  if (InForce() && limit == CU_LIMIT_STACK_SIZE) return SetStackLimit(value);
+  if (InForce() && (limit == CU_LIMIT_MALLOC_HEAP_SIZE || limit == CU_LIMIT_PRINTF_FIFO_SIZE)) {
+    return SetBuffer(limit, value);
   }
-  CUdevice device;
-  size_t before = 0;
-  if (!Real().cuCtxGetDevice || Real().cuCtxGetDevice(&device) != CUDA_SUCCESS || !Real().cuCtxGetLimit ||
-      Real().cuCtxGetLimit(&before, limit) != CUDA_SUCCESS) {
-    return call();
-  }
-  const int slot = SlotOfDevice(device);
-  if (slot < 0) return call();
-  Held held(g_lock);
-  const uint64_t unit = limit == CU_LIMIT_STACK_SIZE ? ThreadsOf(device) : 1;
-  uint64_t& charged = g_charged[slot][limit];
-  const uint64_t growth = value > before ? RoundUp((value - before) * unit, kDevicePageBytes) : 0;
-  if (growth && !Reserve(slot, growth)) return CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult r = call();
-  if (r != CUDA_SUCCESS) {
-    if (growth) Cancel(slot, growth);
-    return r;
-  }
-  if (growth) {
-    Commit(slot, growth);
-    charged += growth;
-  } else {
-    const uint64_t shrunk = RoundUp((before - value) * unit, kDevicePageBytes);
-    const uint64_t back = shrunk < charged ? shrunk : charged;
-    if (back) Release(slot, back);
-    charged -= back;
-  }
-  return r;
+  return Through(Real().cuCtxSetLimit, limit, value);
 }

@@ -3,11 +3,13 @@
 
 #include <stdint.h>
 
+#include "gpumux/abi/cuda/driver.h"
+
 namespace gpumux::guard {
 
-// The last context of `slot` is gone and what its limits took with it: returns
-// the bytes that were charged for them.
-uint64_t DropLimits(int slot);
+// `context` is gone and what its limits took with it: returns the bytes that
+// were charged for them.
+uint64_t DropLimits(cuda::CUcontext context);
 
 // In the child of a fork.
 void ForgetLimits();

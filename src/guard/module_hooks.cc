@@ -15,6 +15,7 @@
 #include "guard/credit.h"
 #include "guard/driver.h"
 #include "guard/image_globals.h"
+#include "guard/local_memory.h"
 #include "guard/rounding.h"
 #include "guard/session.h"
 #include "guard/small_objects.h"
@@ -84,6 +85,7 @@ CUresult LoadImage(Handle* handle, ImageGlobals globals, Load&& load, Unload&& u
 
 template <typename Handle, typename Unload>
 CUresult UnloadImage(Handle handle, Unload&& unload) {
+  ForgetSmallKernels();  // their handles may become others'
   Allocation allocation;
   if (!InForce() || !Take(reinterpret_cast<uint64_t>(handle), &allocation)) return unload();
   const CUresult r =

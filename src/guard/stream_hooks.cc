@@ -12,7 +12,6 @@
 // reading (40 ns a pool on an H200); otherwise they cost one load.
 #include "guard/credit.h"
 #include "guard/driver.h"
-#include "guard/graphs.h"
 #include "guard/lock.h"
 #include "guard/rounding.h"
 #include "guard/session.h"
@@ -63,16 +62,8 @@ void SetCharged(Pool* pool, uint64_t bytes) {
 
 // Under g_lock. The pool reserves `now`; `reserved` bytes of credit were taken
 // for its growth.
-void Settle(Pool* pool, uint64_t now, uint64_t reserved) {
-  const uint64_t grown = now > pool->charged ? now - pool->charged : 0;
-  if (grown <= reserved) {
-    if (grown) Commit(pool->slot, grown);
-    if (reserved > grown) Cancel(pool->slot, reserved - grown);
-  } else {
-    Commit(pool->slot, reserved);
-    ForceCommit(pool->slot, grown - reserved);
-  }
-  if (now < pool->charged) Release(pool->slot, pool->charged - now);
+void SettlePool(Pool* pool, uint64_t now, uint64_t reserved) {
+  Settle(pool->slot, pool->charged, now, reserved);
   SetCharged(pool, now);
 }
 
@@ -85,7 +76,7 @@ void RefreshOne(Pool* pool) {
   } else if (!ReadReserved(pool->handle, &now)) {
     now = 0;  // gone with its device
   }
-  if (now != pool->charged) Settle(pool, now, 0);
+  if (now != pool->charged) SettlePool(pool, now, 0);
 }
 
 // Under g_lock.
@@ -137,9 +128,7 @@ Pool* FindByHandle(CUmemoryPool handle) {
 bool Capturing(CUresult (*query)(CUstream, CUstreamCaptureStatus*), CUstream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   if (!query) return false;
-  const bool capturing = query(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
-  if (capturing) SawMemoryNode();  // it becomes one
-  return capturing;
+  return query(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 // Makes room for a growth by `growth`, giving back what this pool keeps unused
@@ -183,11 +172,11 @@ CUresult AllocateFrom(CUmemoryPool handle, int slot, uint64_t bytes, CUdeviceptr
     sync_call();
     if (Real().cuMemPoolTrimTo) Real().cuMemPoolTrimTo(handle, static_cast<size_t>(pool->charged));
     ReadReserved(handle, &now);
-    Settle(pool, now, 0);
+    SettlePool(pool, now, 0);
     *address = 0;
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  Settle(pool, now, reserved);
+  SettlePool(pool, now, reserved);
   if (r == CUDA_SUCCESS) {
     pool->live++;
     Remember(*address, {0, id, nullptr, pool->slot, Family::kStream});
@@ -353,7 +342,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
     if (known && known->live > 0) {
       known->destroyed = true;
     } else if (known) {
-      if (known->charged) Settle(known, 0, 0);
+      if (known->charged) SettlePool(known, 0, 0);
       g_pools.Erase(id, nullptr);
     }
   }

@@ -14,6 +14,12 @@ namespace gpumux::softgpu {
 
 struct Stream;
 
+// Objects for which the driver keeps device memory (driver_objects.h).
+struct ObjectCount {
+  uint64_t live = 0, most = 0;
+  uint64_t taken = 0;  // bytes
+};
+
 // A context. Never freed, because programs hold pointers to it after they have
 // destroyed it; `alive` says whether it can be used.
 struct Context {
@@ -36,6 +42,7 @@ struct Context {
   size_t persisting_l2 = 11796480;
   uint64_t stack_taken = 0;        // device memory for stacks above the default
   uint64_t heap_taken = 0;         // and for the device heap (stack.h guards both)
+  ObjectCount stream_objects, graph_nodes;
   sim::SlabLayout slabs;           // guarded by the memory's mutex
   std::unique_ptr<Stream> legacy;  // guarded by the engine's mutex, as are its streams
 };

@@ -8,6 +8,7 @@
 #include "softgpu/driver/array.h"
 #include "softgpu/driver/capture.h"
 #include "softgpu/driver/context.h"
+#include "softgpu/driver/driver_objects.h"
 #include "softgpu/driver/engine.h"
 #include "softgpu/driver/error_codes.h"
 #include "softgpu/driver/graph_memory.h"
@@ -78,6 +79,7 @@ void Deactivate(Context* context) {
   Memory::Get().RemoveContext(context);
   if (context->primary) GraphMemory::Get().Reset(context->device);
   GiveStackAndHeap(context);
+  GiveDriverObjects(context);
   Driver::Get().Change(*context->device, Op::kRemoveContext);
 }
 

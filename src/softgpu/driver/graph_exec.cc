@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "softgpu/driver/context.h"
+#include "softgpu/driver/driver_objects.h"
 #include "softgpu/driver/engine.h"
 #include "softgpu/driver/error_codes.h"
 
@@ -185,6 +186,17 @@ class Launcher {
 
 }  // namespace
 
+namespace {
+CUresult MakeRoom(Context* context, const std::vector<GraphExec::Step>& steps) {
+  for (const auto& step : steps) {
+    const auto* kernel = std::get_if<KernelOperation>(&step.operation);
+    if (kernel == nullptr) continue;
+    if (CUresult error = MakeRoomForKernel(context, *kernel); error != CUDA_SUCCESS) return error;
+  }
+  return CUDA_SUCCESS;
+}
+}  // namespace
+
 GraphExecs& GraphExecs::Get() {
   static GraphExecs* execs = new GraphExecs;
   return *execs;
@@ -200,6 +212,8 @@ CUresult GraphExecs::Instantiate(const std::shared_ptr<Graph>& graph, uint64_t f
   auto exec = std::make_shared<GraphExec>();
   std::vector<size_t> ends;
   if (!Flatten(*graph, {}, &exec->steps, &ends)) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult error = MakeRoom(context, exec->steps); error != CUDA_SUCCESS) return error;
+  if (!AddGraphNodes(context, exec->steps.size())) return CUDA_ERROR_OUT_OF_MEMORY;
   exec->flags = static_cast<unsigned>(flags);
   exec->context = context;
   exec->graph = graph;
@@ -219,6 +233,7 @@ CUresult GraphExecs::Destroy(CUgraphExec handle) {
   auto it = execs_.find(handle);
   if (it == execs_.end()) return CUDA_ERROR_INVALID_VALUE;
   if (const auto graph = it->second->graph.lock()) graph->instantiated = false;
+  RemoveGraphNodes(it->second->context, it->second->steps.size());
   execs_.erase(it);
   return CUDA_SUCCESS;
 }
@@ -237,6 +252,9 @@ CUresult GraphExecs::SetOperation(GraphExec& exec, Node* node, Operation operati
   const int type = TypeOf(operation);
   if (type == kMemAllocNode || type == kMemFreeNode) return CUDA_ERROR_NOT_SUPPORTED;
   if (CUresult error = Graphs::Check(operation); error != CUDA_SUCCESS) return error;
+  if (const auto* kernel = std::get_if<KernelOperation>(&operation)) {
+    if (CUresult error = MakeRoomForKernel(exec.context, *kernel); error != CUDA_SUCCESS) return error;
+  }
   step->operation = std::move(operation);
   return CUDA_SUCCESS;
 }
@@ -270,6 +288,7 @@ CUresult GraphExecs::SetChild(GraphExec& exec, Node* node, const Graph& child) {
   if (!Flatten(*operation->graph, {}, &before, &ends) || !Flatten(child, {}, &now, &ends)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  if (CUresult error = MakeRoom(exec.context, now); error != CUDA_SUCCESS) return error;
   size_t at = 0;
   if (Replace(now, before.data(), before.size(), &at) != kUpdated)
     return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
@@ -285,8 +304,9 @@ CUresult GraphExecs::Update(GraphExec& exec, const Graph& graph, ExecUpdateResul
   std::vector<GraphExec::Step> steps;
   std::vector<size_t> ends;
   size_t at = 0;
-  result->result = Flatten(graph, {}, &steps, &ends)
-                       ? Replace(steps, exec.steps.data(), exec.steps.size(), &at)
+  const bool flat = Flatten(graph, {}, &steps, &ends);
+  if (CUresult error = MakeRoom(exec.context, steps); error != CUDA_SUCCESS) return error;
+  result->result = flat ? Replace(steps, exec.steps.data(), exec.steps.size(), &at)
                        : kUpdateError;
   if (result->result == kUpdated) return CUDA_SUCCESS;
   if (result->result != kTopologyChanged && at < steps.size()) {

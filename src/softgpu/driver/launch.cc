@@ -117,11 +117,17 @@ CUresult CheckKernel(Context* context, const KernelOperation& operation) {
   return FindChecked(context, operation, &function);
 }
 
+CUresult MakeRoomForKernel(Context* context, const KernelOperation& operation) {
+  Function* function = nullptr;
+  if (CUresult error = FindChecked(context, operation, &function); error != CUDA_SUCCESS) return error;
+  return GrowStack(context, function->kernel->local_bytes) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 CUresult PrepareKernel(Context* context, const KernelOperation& operation, WorkPtr* out) {
   Function* function = nullptr;
   if (CUresult error = FindChecked(context, operation, &function); error != CUDA_SUCCESS) return error;
   const PtxModule::Kernel& kernel = *function->kernel;
-  if (!GrowStack(context, kernel.local_bytes)) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+  if (!GrowStack(context, kernel.local_bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   KernelRun run{kDefaultNs, nullptr};
   const auto* sizes = KnownParameters(kernel.name);
   if (sizes != nullptr && Matches(kernel, *sizes)) {

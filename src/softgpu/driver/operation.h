@@ -66,6 +66,9 @@ using Operation =
 
 int TypeOf(const Operation& operation);
 
+// An executable graph gets this kernel: its local memory is taken now.
+cuda::CUresult MakeRoomForKernel(Context* context, const KernelOperation& operation);
+
 // Each checks the operation and makes the work of it; nothing runs yet.
 cuda::CUresult PrepareKernel(Context* context, const KernelOperation& operation, WorkPtr* out);
 cuda::CUresult PrepareCopy(const CopyOperation& operation, WorkPtr* out);

@@ -50,12 +50,11 @@ bool SetStack(Context* context, uint64_t bytes_per_thread) {
 }
 
 bool GrowStack(Context* context, uint64_t bytes_per_thread) {
-  if (bytes_per_thread <= sim::kH200.default_stack_bytes) return true;
   std::lock_guard lock(Mutex());
+  if (bytes_per_thread <= context->stack_bytes) return true;
   const uint64_t rounded = sim::RoundUp(bytes_per_thread, 16);
   const uint64_t need = Need(*context->device, rounded);
-  if (need <= context->stack_taken) return true;
-  if (!Resize(context, need)) return false;
+  if (need > context->stack_taken && !Resize(context, need)) return false;
   context->stack_bytes = rounded;  // the limit moves with it
   return true;
 }

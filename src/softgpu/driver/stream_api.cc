@@ -6,6 +6,7 @@
 
 #include "softgpu/driver/api.h"
 #include "softgpu/driver/capture.h"
+#include "softgpu/driver/driver_objects.h"
 #include "softgpu/driver/memory.h"
 #include "softgpu/driver/shared_event.h"
 #include "softgpu/driver/streams.h"
@@ -19,6 +20,7 @@ namespace {
 CUresult Create(CUstream* out, unsigned flags, int priority) {
   GPUMUX_REQUIRE_CONTEXT(context);
   if (out == nullptr || (flags & ~CU_STREAM_NON_BLOCKING) != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!AddStream(context)) return CUDA_ERROR_OUT_OF_MEMORY;
   *out = reinterpret_cast<CUstream>(Engine::Get().CreateStream(context, flags, std::clamp(priority, -5, 0)));
   return CUDA_SUCCESS;
 }
@@ -29,7 +31,11 @@ CUresult Destroy(CUstream handle) {
     GPUMUX_REQUIRE_STREAM(stream, context, handle);
     Captures::Get().RemoveStream(stream);
   }
-  return Engine::Get().DestroyStream(handle);
+  Stream* stream = Engine::Get().FindStream(context, handle);
+  Context* owner = stream != nullptr ? stream->context : nullptr;
+  const CUresult result = Engine::Get().DestroyStream(handle);
+  if (result == CUDA_SUCCESS && owner != nullptr) RemoveStream(owner);
+  return result;
 }
 
 CUresult Synchronize(CUstream handle) {

@@ -293,8 +293,30 @@ struct CUlaunchConfig {
 };
 
 enum CUgraphNodeType : int {
+  CU_GRAPH_NODE_TYPE_KERNEL = 0,
   CU_GRAPH_NODE_TYPE_GRAPH = 4,
   CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10,
+};
+
+struct CUDA_KERNEL_NODE_PARAMS_v1 {
+  CUfunction func;
+  unsigned gridDimX, gridDimY, gridDimZ;
+  unsigned blockDimX, blockDimY, blockDimZ;
+  unsigned sharedMemBytes;
+  void** kernelParams;
+  void** extra;
+};
+
+// `kern` where `func` is null; both in the context `ctx`, or the current one.
+struct CUDA_KERNEL_NODE_PARAMS_v2 {
+  CUfunction func;
+  unsigned gridDimX, gridDimY, gridDimZ;
+  unsigned blockDimX, blockDimY, blockDimZ;
+  unsigned sharedMemBytes;
+  void** kernelParams;
+  void** extra;
+  CUkernel kern;
+  CUcontext ctx;
 };
 
 struct CUDA_MEM_ALLOC_NODE_PARAMS {
@@ -313,6 +335,9 @@ enum CUjit_option : int;
 enum CUlibraryOption : int;
 struct CUgraphNodeParams;  // starts with its CUgraphNodeType
 struct CUgraphEdgeData;
+struct CUgraphExecUpdateResultInfo;
+struct CUDA_LAUNCH_PARAMS;
+enum CUgraphExecUpdateResult : int;
 struct CUDA_GRAPH_INSTANTIATE_PARAMS;
 
 struct CUctxCreateParams;
@@ -326,6 +351,8 @@ static_assert(sizeof(CUDA_ARRAY3D_DESCRIPTOR) == 40);
 static_assert(sizeof(CUDA_ARRAY_DESCRIPTOR_v1) == 16);
 static_assert(sizeof(CUDA_ARRAY3D_DESCRIPTOR_v1) == 24);
 static_assert(sizeof(CUDA_ARRAY_MEMORY_REQUIREMENTS) == 32);
+static_assert(sizeof(CUDA_KERNEL_NODE_PARAMS_v1) == 56);
+static_assert(sizeof(CUDA_KERNEL_NODE_PARAMS_v2) == 72);
 static_assert(sizeof(CUDA_MEM_ALLOC_NODE_PARAMS) == 120);
 static_assert(sizeof(CUlaunchAttribute) == 72);
 static_assert(sizeof(CUlaunchConfig) == 56);

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Streams, and the account of what the driver takes for its own objects.
+#include "guard/driver_objects.h"
+
+#include "guard/allocations.h"
+#include "guard/credit.h"
+#include "guard/lock.h"
+#include "guard/rounding.h"
+#include "guard/session.h"
+#include "guard/wrappers.h"
+
+namespace gpumux::guard {
+
+namespace {
+
+struct Account {
+  int slot;
+  uint64_t live[2], most[2];  // by kind
+  uint64_t charged;
+};
+
+constinit Lock g_lock;  // of the account; g_growing before it
+// Held across a call that may grow, so that two growths are told apart.
+constinit Lock g_growing;
+constinit KeyMap<Account> g_accounts;  // by context
+
+// The most that `count` more objects take: two pages a stream (one for its
+// queue, now and then one that many share); a page for what the nodes begin.
+uint64_t AtMost(Objects kind, uint64_t count) {
+  constexpr uint64_t kNodeBytes = 4096;
+  return kind == Objects::kStreams ? 2 * count * kDevicePageBytes
+                                   : RoundUp(count * kNodeBytes, kDevicePageBytes);
+}
+// Nodes that can run at the same time take more than those in a row, which their
+// number does not show: charged all the same, up to so many times.
+constexpr uint64_t kParallelNodes = 8;
+
+}  // namespace
+
+uint64_t DeviceFree() {
+  size_t free = 0, total = 0;
+  if (Real().cuMemGetInfo_v2) Real().cuMemGetInfo_v2(&free, &total);
+  return free;
+}
+
+bool BeginObjects(Objects kind, uint64_t count, ObjectsCall* call) {
+  CUcontext context = nullptr;
+  call->slot = SlotOfCurrentContext();
+  if (count == 0 || call->slot < 0 || !Real().cuCtxGetCurrent ||
+      Real().cuCtxGetCurrent(&context) != CUDA_SUCCESS) {
+    return true;
+  }
+  call->context = reinterpret_cast<uint64_t>(context);
+  {
+    Held held(g_lock);
+    const Account* account = g_accounts.Insert(call->context, Account{call->slot, {0, 0}, {0, 0}, 0});
+    const auto k = static_cast<unsigned>(kind);
+    if (!account || account->live[k] + count <= account->most[k]) return true;
+  }
+  call->reserved = AtMost(kind, count);
+  if (!Reserve(call->slot, call->reserved)) return false;
+  call->grows = true;
+  g_growing.Acquire();
+  call->free_before = DeviceFree();
+  return true;
+}
+
+void EndObjects(Objects kind, uint64_t count, const ObjectsCall& call, bool made) {
+  if (call.context == 0) return;
+  const uint64_t free_now = call.grows ? DeviceFree() : 0;
+  Held held(g_lock);
+  Account* account = g_accounts.Find(call.context);
+  const auto k = static_cast<unsigned>(kind);
+  if (account && made) {
+    account->live[k] += count;
+    if (account->live[k] > account->most[k]) account->most[k] = account->live[k];
+  }
+  if (!call.grows) return;
+  g_growing.Release();
+  uint64_t taken = call.free_before > free_now ? call.free_before - free_now : 0;
+  const uint64_t bound = kind == Objects::kStreams ? call.reserved : kParallelNodes * call.reserved;
+  if (taken > bound) taken = bound;
+  taken -= taken % kDevicePageBytes;
+  if (!account) taken = 0;
+  Settle(call.slot, 0, taken, call.reserved);
+  if (account) account->charged += taken;
+}
+
+void RemoveObjects(Objects kind, uint64_t count, CUcontext context) {
+  Held held(g_lock);
+  Account* account = g_accounts.Find(reinterpret_cast<uint64_t>(context));
+  if (!account) return;
+  uint64_t& live = account->live[static_cast<unsigned>(kind)];
+  live -= count < live ? count : live;
+}
+
+uint64_t DropObjects(CUcontext context) {
+  Held held(g_lock);
+  Account gone = {0, {0, 0}, {0, 0}, 0};
+  return g_accounts.Erase(reinterpret_cast<uint64_t>(context), &gone) ? gone.charged : 0;
+}
+
+void ForgetObjects() {
+  g_lock.Reset();
+  g_growing.Reset();
+  g_accounts.Forget();
+}
+
+namespace {
+
+template <typename Create>
+CUresult CreateStream(Create&& create) {
+  if (!InForce()) return create();
+  ObjectsCall state;
+  return WithObjects(Objects::kStreams, 1, &state, create);
+}
+
+template <typename Destroy>
+CUresult DestroyStream(CUstream stream, Destroy&& destroy) {
+  CUcontext context = nullptr;
+  // The streams that every context has are not asked about: they cannot be destroyed.
+  const bool known = InForce() && reinterpret_cast<uintptr_t>(stream) > 2 && Real().cuStreamGetCtx &&
+                     Real().cuStreamGetCtx(stream, &context) == CUDA_SUCCESS;
+  const CUresult r = destroy();
+  if (r == CUDA_SUCCESS && known) RemoveObjects(Objects::kStreams, 1, context);
+  return r;
+}
+
+}  // namespace
+
+}  // namespace gpumux::guard
+
+using namespace gpumux::guard;
+
+extern "C" {
+
+CUresult cuStreamCreate(CUstream* stream, unsigned flags) {
+  return CreateStream([&] { return Through(Real().cuStreamCreate, stream, flags); });
+}
+
+CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int priority) {
+  return CreateStream([&] { return Through(Real().cuStreamCreateWithPriority, stream, flags, priority); });
+}
+
+CUresult cuStreamDestroy(CUstream stream) {
+  return DestroyStream(stream, [&] { return Through(Real().cuStreamDestroy, stream); });
+}
+
+CUresult cuStreamDestroy_v2(CUstream stream) {
+  return DestroyStream(stream, [&] { return Through(Real().cuStreamDestroy_v2, stream); });
+}
+
+}  // extern "C"

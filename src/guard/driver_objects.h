@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stdint.h>
+
+#include "gpumux/abi/cuda/driver.h"
+#include "guard/driver.h"
+
+namespace gpumux::guard {
+
+// What the driver takes for objects of its own: half a MiB and more a stream, 2 KiB
+// a node of an executable graph (measured). It tells no size, and keeps the
+// memory for the next such object until the context ends. So a context is
+// charged for the most that it had at once, by what the device's free memory
+// falls. A neighbour's call at the same moment may hide that or feign it, within
+// the bound of what such objects can take; the daemon finds the rest by NVML.
+enum class Objects : unsigned { kStreams, kGraphNodes };
+
+struct ObjectsCall {
+  int slot = 0;
+  uint64_t context = 0;
+  uint64_t reserved = 0;
+  uint64_t free_before = 0;
+  bool grows = false;
+};
+
+// Before: `count` objects come into being in the current context. False: the
+// promise does not allow what they may take.
+bool BeginObjects(Objects kind, uint64_t count, ObjectsCall* call);
+// After: `made` says whether they did. Ends what BeginObjects() began.
+void EndObjects(Objects kind, uint64_t count, const ObjectsCall& call, bool made);
+// They are gone; the driver keeps their memory for others.
+void RemoveObjects(Objects kind, uint64_t count, cuda::CUcontext context);
+
+template <typename Create>
+cuda::CUresult WithObjects(Objects kind, uint64_t count, ObjectsCall* state, Create&& create) {
+  if (!BeginObjects(kind, count, state)) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  const cuda::CUresult r = create();
+  EndObjects(kind, count, *state, r == cuda::CUDA_SUCCESS);
+  return r;
+}
+
+// `context` is gone: returns the bytes that were charged for its objects.
+uint64_t DropObjects(cuda::CUcontext context);
+
+// In the child of a fork.
+void ForgetObjects();
+
+// Free memory of the current context's device, as the driver knows it.
+uint64_t DeviceFree();
+
+}  // namespace gpumux::guard
