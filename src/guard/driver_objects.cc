@@ -66,9 +66,9 @@ bool BeginObjects(Objects kind, uint64_t count, ObjectsCall* call) {
   return true;
 }
 
-void EndObjects(Objects kind, uint64_t count, const ObjectsCall& call, bool made) {
+void EndObjects(Objects kind, uint64_t count, const ObjectsCall& call, bool made, uint64_t other) {
   if (call.context == 0) return;
-  const uint64_t free_now = call.grows ? DeviceFree() : 0;
+  const uint64_t free_now = call.grows ? DeviceFree() + other : 0;
   Held held(g_lock);
   Account* account = g_accounts.Find(call.context);
   const auto k = static_cast<unsigned>(kind);
@@ -113,7 +113,10 @@ template <typename Create>
 CUresult CreateStream(Create&& create) {
   if (!InForce()) return create();
   ObjectsCall state;
-  return WithObjects(Objects::kStreams, 1, &state, create);
+  if (!BeginObjects(Objects::kStreams, 1, &state)) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult r = create();
+  EndObjects(Objects::kStreams, 1, state, r == CUDA_SUCCESS);
+  return r;
 }
 
 template <typename Destroy>

@@ -27,18 +27,11 @@ struct ObjectsCall {
 // Before: `count` objects come into being in the current context. False: the
 // promise does not allow what they may take.
 bool BeginObjects(Objects kind, uint64_t count, ObjectsCall* call);
-// After: `made` says whether they did. Ends what BeginObjects() began.
-void EndObjects(Objects kind, uint64_t count, const ObjectsCall& call, bool made);
+// After: `made` says whether they did, `other` how much device memory the same call
+// took for something else. Ends what BeginObjects() began.
+void EndObjects(Objects kind, uint64_t count, const ObjectsCall& call, bool made, uint64_t other = 0);
 // They are gone; the driver keeps their memory for others.
 void RemoveObjects(Objects kind, uint64_t count, cuda::CUcontext context);
-
-template <typename Create>
-cuda::CUresult WithObjects(Objects kind, uint64_t count, ObjectsCall* state, Create&& create) {
-  if (!BeginObjects(kind, count, state)) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
-  const cuda::CUresult r = create();
-  EndObjects(kind, count, *state, r == cuda::CUDA_SUCCESS);
-  return r;
-}
 
 // `context` is gone: returns the bytes that were charged for its objects.
 uint64_t DropObjects(cuda::CUcontext context);

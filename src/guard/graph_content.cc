@@ -29,7 +29,8 @@ void ReadNode(CUgraphNode node, GraphContent* content, int depth) {
     const uint64_t local = LocalBytesOfKernel(kernel.func, kernel.kern);
     if (local > content->local_bytes) content->local_bytes = local;
   } else if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && Real().cuGraphMemAllocNodeGetParams &&
-             Real().cuGraphMemAllocNodeGetParams(node, &memory) == CUDA_SUCCESS && memory.bytesize < kAbsurdBytes) {
+             Real().cuGraphMemAllocNodeGetParams(node, &memory) == CUDA_SUCCESS &&
+             memory.bytesize < kAbsurdBytes) {
     content->memory_bytes += RoundUp(memory.bytesize, kPoolGrowthBytes);
     content->device = memory.poolProps.location.id;
   } else if (type == CU_GRAPH_NODE_TYPE_GRAPH && Real().cuGraphChildGraphNodeGetGraph &&

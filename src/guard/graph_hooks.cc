@@ -67,9 +67,13 @@ template <typename Call>
 CUresult Instantiate(CUgraphExec* exec, CUgraph graph, Call&& call) {
   if (!exec || !InForce()) return call();
   const GraphContent content = ReadGraph(graph);
+  StackGrowth stack;
   ObjectsCall objects;
-  const CUresult r = WithStack(content.local_bytes,
-                               [&] { return WithObjects(Objects::kGraphNodes, content.nodes, &objects, call); });
+  if (!BeginStackGrowth(content.local_bytes, &stack)) return CUDA_ERROR_OUT_OF_MEMORY;
+  const bool room = BeginObjects(Objects::kGraphNodes, content.nodes, &objects);
+  const CUresult r = room ? call() : CUDA_ERROR_OUT_OF_MEMORY;
+  const uint64_t grown = EndStackGrowth(stack, room ? r : CUDA_ERROR_UNKNOWN);
+  if (room) EndObjects(Objects::kGraphNodes, content.nodes, objects, r == CUDA_SUCCESS, grown);
   if (r != CUDA_SUCCESS) return r;
   RememberNeed(*exec, content);
   Held held(g_exec_lock);
@@ -220,7 +224,8 @@ CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraphNod
 
 CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode* error_node,
                            CUgraphExecUpdateResult* result) {
-  return ChangeNodes(graph, [&] { return Through(Real().cuGraphExecUpdate, exec, graph, error_node, result); });
+  return ChangeNodes(graph,
+                     [&] { return Through(Real().cuGraphExecUpdate, exec, graph, error_node, result); });
 }
 
 CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo* result) {

@@ -57,7 +57,8 @@ template <auto Entry, typename... A>
 __attribute__((always_inline)) inline CUresult Launch(CUfunction f, Where where, A... args) {
   auto* real = __atomic_load_n(&(g_driver.*Entry), __ATOMIC_RELAXED);
   Count();
-  if (__builtin_expect(real == nullptr || !IsSmallKernel(f), 0)) return LaunchUnknown<Entry, A...>(f, where, args...);
+  if (__builtin_expect(real == nullptr || !IsSmallKernel(f), 0))
+    return LaunchUnknown<Entry, A...>(f, where, args...);
   return real(args...);
 }
 
@@ -82,36 +83,38 @@ extern "C" {
 
 CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                         unsigned bz, unsigned shared, CUstream stream, void** params, void** extra) {
-  return Launch<&DriverTable::cuLaunchKernel>(f, {stream, false}, f, gx, gy, gz, bx, by, bz, shared, stream, params,
-                                              extra);
+  return Launch<&DriverTable::cuLaunchKernel>(f, {stream, false}, f, gx, gy, gz, bx, by, bz, shared, stream,
+                                              params, extra);
 }
 
 CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                              unsigned bz, unsigned shared, CUstream stream, void** params, void** extra) {
-  return Launch<&DriverTable::cuLaunchKernel_ptsz>(f, {stream, true}, f, gx, gy, gz, bx, by, bz, shared, stream,
-                                                   params, extra);
+  return Launch<&DriverTable::cuLaunchKernel_ptsz>(f, {stream, true}, f, gx, gy, gz, bx, by, bz, shared,
+                                                   stream, params, extra);
 }
 
 CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** params, void** extra) {
-  return Launch<&DriverTable::cuLaunchKernelEx>(f, {config ? config->hStream : nullptr, false}, config, f, params,
-                                                extra);
+  return Launch<&DriverTable::cuLaunchKernelEx>(f, {config ? config->hStream : nullptr, false}, config, f,
+                                                params, extra);
 }
 
 CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig* config, CUfunction f, void** params, void** extra) {
-  return Launch<&DriverTable::cuLaunchKernelEx_ptsz>(f, {config ? config->hStream : nullptr, true}, config, f, params,
-                                                     extra);
+  return Launch<&DriverTable::cuLaunchKernelEx_ptsz>(f, {config ? config->hStream : nullptr, true}, config, f,
+                                                     params, extra);
 }
 
-CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-                                   unsigned bz, unsigned shared, CUstream stream, void** params) {
-  return Launch<&DriverTable::cuLaunchCooperativeKernel>(f, {stream, false}, f, gx, gy, gz, bx, by, bz, shared, stream,
-                                                         params);
+CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+                                   unsigned by, unsigned bz, unsigned shared, CUstream stream,
+                                   void** params) {
+  return Launch<&DriverTable::cuLaunchCooperativeKernel>(f, {stream, false}, f, gx, gy, gz, bx, by, bz,
+                                                         shared, stream, params);
 }
 
-CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-                                        unsigned bz, unsigned shared, CUstream stream, void** params) {
-  return Launch<&DriverTable::cuLaunchCooperativeKernel_ptsz>(f, {stream, true}, f, gx, gy, gz, bx, by, bz, shared,
-                                                              stream, params);
+CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+                                        unsigned by, unsigned bz, unsigned shared, CUstream stream,
+                                        void** params) {
+  return Launch<&DriverTable::cuLaunchCooperativeKernel_ptsz>(f, {stream, true}, f, gx, gy, gz, bx, by, bz,
+                                                              shared, stream, params);
 }
 
 // Counted alone: each element is a kernel in a context of its own. Deprecated,

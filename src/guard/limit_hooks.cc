@@ -3,11 +3,10 @@
 // cuCtxSetLimit. A larger stack takes device memory at once (local_memory.h).
 // The device heap and the printf buffer are taken when a kernel first needs them,
 // at which moment nothing can be refused: charged when they are set.
-#include "guard/limits.h"
-
 #include "guard/allocations.h"
 #include "guard/credit.h"
 #include "guard/driver.h"
+#include "guard/limits.h"
 #include "guard/local_memory.h"
 #include "guard/lock.h"
 #include "guard/rounding.h"

@@ -50,21 +50,24 @@ uint64_t Charge(CUdevice device, uint64_t stack) {
       !Attribute(device, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, &threads)) {
     return 0;
   }
-  const auto pages = [&](uint64_t bytes) { return RoundUp(bytes, kStackStep) * sms * threads / kDevicePageBytes; };
+  const auto pages = [&](uint64_t bytes) {
+    return RoundUp(bytes, kStackStep) * sms * threads / kDevicePageBytes;
+  };
   return (pages(stack) - pages(kDefaultStack)) * kDevicePageBytes;
 }
 
 bool ReadLimit(uint64_t* stack) {
   size_t value = 0;
-  if (!Real().cuCtxGetLimit || Real().cuCtxGetLimit(&value, CU_LIMIT_STACK_SIZE) != CUDA_SUCCESS) return false;
+  if (!Real().cuCtxGetLimit || Real().cuCtxGetLimit(&value, CU_LIMIT_STACK_SIZE) != CUDA_SUCCESS)
+    return false;
   *stack = value;
   return true;
 }
 
 // The current context as the driver has it now.
 bool Current(StackGrowth* growth) {
-  if (!Real().cuCtxGetCurrent || Real().cuCtxGetCurrent(&growth->context) != CUDA_SUCCESS || !growth->context ||
-      !Real().cuCtxGetDevice || Real().cuCtxGetDevice(&growth->device) != CUDA_SUCCESS) {
+  if (!Real().cuCtxGetCurrent || Real().cuCtxGetCurrent(&growth->context) != CUDA_SUCCESS ||
+      !growth->context || !Real().cuCtxGetDevice || Real().cuCtxGetDevice(&growth->device) != CUDA_SUCCESS) {
     return false;
   }
   growth->slot = SlotOfDevice(growth->device);
@@ -90,7 +93,8 @@ uint64_t LocalBytesOf(CUfunction f) {
       Real().cuFuncGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, f) != CUDA_SUCCESS) {
     // A kernel of a library, whose need may differ from device to device.
     CUdevice device;
-    if (!Real().cuKernelGetAttribute || !Real().cuCtxGetDevice || Real().cuCtxGetDevice(&device) != CUDA_SUCCESS ||
+    if (!Real().cuKernelGetAttribute || !Real().cuCtxGetDevice ||
+        Real().cuCtxGetDevice(&device) != CUDA_SUCCESS ||
         Real().cuKernelGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, reinterpret_cast<CUkernel>(f),
                                     device) != CUDA_SUCCESS) {
       return 0;
@@ -106,8 +110,8 @@ uint64_t LocalBytesOf(CUfunction f) {
 
 bool BeginStackGrowth(uint64_t bytes, StackGrowth* growth) {
   uint64_t before = 0;
-  if (!InForce() || bytes <= __atomic_load_n(&g_floor, __ATOMIC_RELAXED) || !ReadLimit(&before) || bytes <= before ||
-      !Current(growth)) {
+  if (!InForce() || bytes <= __atomic_load_n(&g_floor, __ATOMIC_RELAXED) || !ReadLimit(&before) ||
+      bytes <= before || !Current(growth)) {
     return true;
   }
   growth->watched = true;
@@ -116,19 +120,21 @@ bool BeginStackGrowth(uint64_t bytes, StackGrowth* growth) {
   return growth->reserved == 0 || Reserve(growth->slot, growth->reserved);
 }
 
-void EndStackGrowth(const StackGrowth& growth, CUresult r) {
-  if (!growth.watched) return;
+uint64_t EndStackGrowth(const StackGrowth& growth, CUresult r) {
+  if (!growth.watched) return 0;
   Held held(g_lock);
   uint64_t stack = 0;
   Stack* known = g_stacks.Insert(reinterpret_cast<uint64_t>(growth.context), Stack{growth.slot, 0});
   if (!known || !ReadLimit(&stack)) {
     if (growth.reserved) Cancel(growth.slot, growth.reserved);
-    return;
+    return 0;
   }
   const uint64_t now = Charge(growth.device, stack);
+  const uint64_t grown = now > known->charged ? now - known->charged : 0;
   Settle(growth.slot, known->charged, now, growth.reserved);
   known->charged = now;
   if (r == CUDA_ERROR_OUT_OF_MEMORY) CountDeviceFull(growth.slot, growth.reserved);
+  return grown;
 }
 
 CUresult SetStackLimit(size_t value) {

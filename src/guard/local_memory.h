@@ -46,8 +46,8 @@ struct StackGrowth {
 // Before: something that needs `bytes` a thread comes. False: the promise does
 // not allow it; the driver is not to be asked.
 bool BeginStackGrowth(uint64_t bytes, StackGrowth* growth);
-// After: `r` is what the driver answered.
-void EndStackGrowth(const StackGrowth& growth, cuda::CUresult r);
+// After: `r` is what the driver answered. Returns by how much the local memory grew.
+uint64_t EndStackGrowth(const StackGrowth& growth, cuda::CUresult r);
 
 template <typename Call>
 cuda::CUresult WithStack(uint64_t bytes, Call&& call) {

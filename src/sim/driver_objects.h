@@ -13,7 +13,9 @@ namespace gpumux::sim {
 
 // Four streams share a page, and some forty share another; the first finds
 // both there.
-constexpr uint64_t BytesOfStreams(uint64_t most) { return most == 0 ? 0 : ((most + 2) / 4 + (most + 6) / 42) * kPageBytes; }
+constexpr uint64_t BytesOfStreams(uint64_t most) {
+  return most == 0 ? 0 : ((most + 2) / 4 + (most + 6) / 42) * kPageBytes;
+}
 
 // Nodes in a row of executable graphs; what a context has suffices for some 350.
 constexpr uint64_t BytesOfGraphNodes(uint64_t most) {

@@ -40,8 +40,8 @@ struct Context {
   size_t pending_launches = 2048;
   size_t l2_granularity = 64;
   size_t persisting_l2 = 11796480;
-  uint64_t stack_taken = 0;        // device memory for stacks above the default
-  uint64_t heap_taken = 0;         // and for the device heap (stack.h guards both)
+  uint64_t stack_taken = 0;  // device memory for stacks above the default
+  uint64_t heap_taken = 0;   // and for the device heap (stack.h guards both)
   ObjectCount stream_objects, graph_nodes;
   sim::SlabLayout slabs;           // guarded by the memory's mutex
   std::unique_ptr<Stream> legacy;  // guarded by the engine's mutex, as are its streams

@@ -15,7 +15,7 @@ std::mutex& Mutex() {
   return *mutex;
 }
 
-bool Add(Context* context, ObjectCount Context::*kind, uint64_t count, uint64_t (*bytes_of)(uint64_t)) {
+bool Add(Context* context, ObjectCount Context::* kind, uint64_t count, uint64_t (*bytes_of)(uint64_t)) {
   std::lock_guard lock(Mutex());
   ObjectCount& objects = context->*kind;
   const uint64_t most = std::max(objects.most, objects.live + count);
@@ -28,7 +28,7 @@ bool Add(Context* context, ObjectCount Context::*kind, uint64_t count, uint64_t 
   return true;
 }
 
-void Remove(Context* context, ObjectCount Context::*kind, uint64_t count) {
+void Remove(Context* context, ObjectCount Context::* kind, uint64_t count) {
   std::lock_guard lock(Mutex());
   ObjectCount& objects = context->*kind;
   objects.live -= std::min(count, objects.live);

@@ -306,8 +306,7 @@ CUresult GraphExecs::Update(GraphExec& exec, const Graph& graph, ExecUpdateResul
   size_t at = 0;
   const bool flat = Flatten(graph, {}, &steps, &ends);
   if (CUresult error = MakeRoom(exec.context, steps); error != CUDA_SUCCESS) return error;
-  result->result = flat ? Replace(steps, exec.steps.data(), exec.steps.size(), &at)
-                       : kUpdateError;
+  result->result = flat ? Replace(steps, exec.steps.data(), exec.steps.size(), &at) : kUpdateError;
   if (result->result == kUpdated) return CUDA_SUCCESS;
   if (result->result != kTopologyChanged && at < steps.size()) {
     for (const auto& node : graph.nodes) {

@@ -17,6 +17,8 @@ int Untouched();
 // than the promise, a multiple of 1 GiB.
 int Families(uint64_t over);
 int MoreFamilies(uint64_t over);
+// What comes without being asked for (growth.cc)
+int Growth();
 
 int Told();
 
