@@ -98,6 +98,10 @@ Result<ProcessStat> ReadProcessStat(pid_t pid, const std::string& proc_root) {
   return ParseProcessStat(*text);
 }
 
+Result<std::string> ReadProcessStatus(pid_t pid, const std::string& proc_root) {
+  return ReadSmallFile(fmt::format("{}/{}/status", proc_root, pid), 16 * 1024);
+}
+
 std::vector<std::string> ReadCommandLine(pid_t pid, const std::string& proc_root) {
   return ReadStrings(fmt::format("{}/{}/cmdline", proc_root, pid), 64 * 1024);
 }

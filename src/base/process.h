@@ -28,6 +28,9 @@ Result<ProcessStat> ReadProcessStat(pid_t pid, const std::string& proc_root = "/
 // The parser behind it; `line` may be anything.
 Result<ProcessStat> ParseProcessStat(std::string_view line);
 
+// The text of /proc/PID/status; kNotFound as above.
+Result<std::string> ReadProcessStatus(pid_t pid, const std::string& proc_root = "/proc");
+
 // argv of a process; empty for a kernel thread, a zombie, or one we may not see.
 std::vector<std::string> ReadCommandLine(pid_t pid, const std::string& proc_root = "/proc");
 

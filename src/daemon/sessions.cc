@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "daemon/pid_view.h"
 #include "daemon/usage.h"
 #include "daemon/user_name.h"
 
@@ -196,6 +197,8 @@ bool Sessions::HandleGuard(Session& session, const ipc::Frame& frame) {
       return MemoryInfo(session, frame);
     case GPUMUX_CONTEXT_NOTICE:
       return Notice(session, frame);
+    case GPUMUX_PROCESS_LIST_REQUEST:
+      return ProcessList(session, frame);
     default:
       return false;
   }
@@ -254,6 +257,7 @@ bool Sessions::Hello(Session& session, const ipc::Frame& frame) {
   welcome.gpu_count = static_cast<uint32_t>(tenant->gpus.size());
   welcome.strict = tenant->request.strict;
   welcome.resumed = resumed;
+  welcome.pid = session.peer.pid;
   ipc::SetField(welcome.tenant_id, tenant->id);
   const int fds[] = {tenant->pages->limits_fd(), tenant->pages->tenant_fd(), member->page->fd()};
   Send(session.id, ipc::EncodeStruct(GPUMUX_GUARD_WELCOME, frame.request_id, welcome), fds);
@@ -339,6 +343,28 @@ bool Sessions::Notice(Session& session, const ipc::Frame& frame) {
   on.contexts = contexts;
   monitor_.Refresh(tenant->gpus[notice.gpu_slot]);
   desk_.Retry();
+  return true;
+}
+
+bool Sessions::ProcessList(Session& session, const ipc::Frame& frame) {
+  Tenant* tenant = nullptr;
+  Member* asking = nullptr;
+  if (!Find(session, &tenant, &asking)) return false;
+  // A process without a guard becomes a member by being seen.
+  for (const size_t gpu : tenant->gpus) monitor_.Refresh(gpu);
+  gpumux_process_list list{};
+  const PidView view(session.peer.pid);
+  const auto add_those = [&](bool on_gpu) {
+    for (const auto& [key, member] : tenant->members) {
+      const bool is = std::any_of(member.gpus.begin(), member.gpus.end(),
+                                  [](const Member::Gpu& on) { return on.own_bytes.has_value(); });
+      if (member.died || is != on_gpu || list.count == GPUMUX_MAX_LISTED) continue;
+      list.processes[list.count++] = {member.process.pid, view.Of(member.process.pid).value_or(0)};
+    }
+  };
+  add_those(true);
+  add_those(false);
+  Send(session.id, ipc::EncodeStruct(GPUMUX_PROCESS_LIST, frame.request_id, list));
   return true;
 }
 

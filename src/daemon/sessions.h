@@ -64,6 +64,7 @@ class Sessions {
   bool Credit(Session& session, const ipc::Frame& frame, bool context);
   bool MemoryInfo(Session& session, const ipc::Frame& frame);
   bool Notice(Session& session, const ipc::Frame& frame);
+  bool ProcessList(Session& session, const ipc::Frame& frame);
   void RefuseGuard(Session& session, uint32_t request_id, uint32_t reason, const std::string& text);
 
   // What a session's tenant and process are now; false when they are gone.

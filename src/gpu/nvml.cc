@@ -4,7 +4,10 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdlib>
+#include <cstring>
+#include <map>
 #include <utility>
 
 #include "gpumux/abi/nvml/nvml.h"
@@ -197,34 +200,54 @@ class NvmlLibrary final : public Nvml {
 
   // The newest version that the library has, into `all`.
   Status List(const std::string& stem, nvmlDevice_t device, const Uuid& gpu, std::vector<ProcessUse>& all) {
-    for (const char* suffix : {"_v3", "_v2"}) {
+    for (const char* suffix : {"_v3", "_v2", ""}) {
       if (void* function = dlsym(handle_, (stem + suffix).c_str())) {
-        return ListAs<nvmlProcessInfo_v2_t>(function, device, gpu, all);
+        const size_t declared = *suffix != 0 ? sizeof(nvmlProcessInfo_t) : sizeof(nvmlProcessInfo_v1_t);
+        return ListBy(function, declared, device, gpu, all);
       }
-    }
-    if (void* function = dlsym(handle_, stem.c_str())) {
-      return ListAs<nvmlProcessInfo_v1_t>(function, device, gpu, all);
     }
     return Fail(Code::kUnsupported, "this NVML does not list processes");
   }
 
-  template <typename Info>
-  Status ListAs(void* symbol, nvmlDevice_t device, const Uuid& gpu, std::vector<ProcessUse>& all) {
-    auto function = reinterpret_cast<nvmlReturn_t (*)(nvmlDevice_t, unsigned*, Info*)>(symbol);
-    std::vector<Info> infos(64);
+  // Of how many bytes an entry is, the library shows by what it writes: some
+  // releases fill others than the name stands for.
+  Status ListBy(void* symbol, size_t declared, nvmlDevice_t device, const Uuid& gpu,
+                std::vector<ProcessUse>& all) {
+    constexpr size_t kLargestEntry = 64;
+    constexpr std::byte kUntouched{0x5a};  // no pid, size or instance has this in its last byte
+    auto function = reinterpret_cast<nvmlReturn_t (*)(nvmlDevice_t, unsigned*, void*)>(symbol);
+    size_t& known = entry_bytes_[symbol];
+    std::vector<std::byte> buffer;
+    unsigned room = 64, count = 0;
     // The list may grow between two calls: ask again with room to spare.
-    for (;;) {
-      unsigned count = static_cast<unsigned>(infos.size());
-      const nvmlReturn_t result = function(device, &count, infos.data());
-      if (result == NVML_ERROR_INSUFFICIENT_SIZE && infos.size() < kMaxProcesses) {
-        infos.resize(std::min(kMaxProcesses, std::max<unsigned>(count + 16, infos.size() * 2)));
+    for (bool exact = false;;) {
+      buffer.assign(room * kLargestEntry, kUntouched);
+      count = room;
+      const nvmlReturn_t result = function(device, &count, buffer.data());
+      if (result == NVML_ERROR_INSUFFICIENT_SIZE && room < kMaxProcesses) {
+        room = std::min(kMaxProcesses, std::max(count + 16, room * 2));
+        exact = false;
         continue;
       }
       if (result != NVML_SUCCESS) return Error(result, "processes of " + gpu.ToString());
-      infos.resize(std::min<size_t>(count, infos.size()));
-      break;
+      count = std::min(count, room);
+      if (count == 0 || known != 0 || (exact && count == room)) break;
+      // Once more for as many as there are: nothing beyond them is written then.
+      room = count;
+      exact = true;
     }
-    for (const Info& info : infos) {
+    if (known == 0 && count > 0) {
+      const auto last =
+          std::find_if(buffer.rbegin(), buffer.rend(), [](std::byte b) { return b != kUntouched; });
+      const auto written = static_cast<size_t>(buffer.rend() - last);
+      known = declared;
+      for (const size_t size : {16, 24, 32}) {
+        if (size * count == written) known = size;
+      }
+    }
+    for (unsigned i = 0; i < count; ++i) {
+      nvmlProcessInfo_v1_t info;
+      std::memcpy(&info, &buffer[i * known], sizeof info);
       ProcessUse use{.pid = static_cast<pid_t>(info.pid), .used_bytes = {}};
       if (info.usedGpuMemory != kValueNotAvailable) use.used_bytes = info.usedGpuMemory;
       all.push_back(use);
@@ -233,6 +256,7 @@ class NvmlLibrary final : public Nvml {
   }
 
   void* handle_ = nullptr;
+  std::map<void*, size_t> entry_bytes_;  // of each list function, once it has shown it
   bool initialised_ = false;
   Functions api_;
   std::vector<Device> devices_;

@@ -22,6 +22,13 @@ struct NvmlTable {
   using nvmlDevice_t = nvml::nvmlDevice_t;
   using nvmlMemory_t = nvml::nvmlMemory_t;
   using nvmlMemory_v2_t = nvml::nvmlMemory_v2_t;
+  using nvmlProcessInfo_v1_t = nvml::nvmlProcessInfo_v1_t;
+  using nvmlProcessInfo_v2_t = nvml::nvmlProcessInfo_v2_t;
+  using nvmlProcessInfo_t = nvml::nvmlProcessInfo_t;
+  using nvmlProcessDetailList_t = nvml::nvmlProcessDetailList_t;
+  using nvmlProcessUtilizationSample_t = nvml::nvmlProcessUtilizationSample_t;
+  using nvmlProcessesUtilizationInfo_t = nvml::nvmlProcessesUtilizationInfo_t;
+  using nvmlAccountingStats_t = nvml::nvmlAccountingStats_t;
 #define GPUMUX_NVML_HOOK(name, params) nvml::nvmlReturn_t(*name) params;
 #include "guard/nvml_hooks.inc"
 #undef GPUMUX_NVML_HOOK

@@ -45,6 +45,7 @@ struct Session {
   gpumux_tenant_page* tenant;
   gpumux_process_page* process;
   int gpu_count;
+  int32_t pid_outside;  // this process's, as the daemon sees it
   int slot_of_ordinal[kMaxOrdinals];
   int ordinal_count;
   bool fork_handler_set;
@@ -285,14 +286,12 @@ bool Call(uint16_t type, const void* request, uint32_t request_bytes, uint16_t r
     return false;
   }
   if (reply_type == 0) return true;
-  char payload[sizeof(gpumux_refused)];
   uint32_t bytes = 0;
-  const uint16_t got = Receive(s.fd, id, payload, sizeof payload, &bytes, nullptr, 0, nullptr);
+  const uint16_t got = Receive(s.fd, id, reply, reply_bytes, &bytes, nullptr, 0, nullptr);
   if (got != reply_type || bytes != reply_bytes) {
     LoseConnection();
     return false;
   }
-  memcpy(reply, payload, reply_bytes);
   return true;
 }
 
@@ -319,6 +318,7 @@ State Attach() {
         s.fd = fd;
         s.fd_inode = InodeOf(fd);
         s.gpu_count = static_cast<int>(welcome.gpu_count);
+        s.pid_outside = welcome.pid;
         fd = -1;
         s.process->pid = static_cast<int32_t>(getpid());
         if (!s.fork_handler_set) {
@@ -393,6 +393,21 @@ bool RequestContext(int slot, bool* granted) {
     return false;
   *granted = reply.granted == 1;
   return true;
+}
+
+bool RequestProcesses(gpumux_process_list* list) {
+  gpumux_process_list_request request = {};
+  {
+    Held held(s.request_lock);
+    if (Call(GPUMUX_PROCESS_LIST_REQUEST, &request, sizeof request, GPUMUX_PROCESS_LIST, list,
+             sizeof *list) &&
+        list->count <= GPUMUX_MAX_LISTED) {
+      return true;
+    }
+  }
+  list->count = 1;
+  list->processes[0] = {s.pid_outside, static_cast<int32_t>(getpid())};
+  return false;
 }
 
 void NoticeContexts(int slot, uint32_t contexts) {

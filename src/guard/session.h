@@ -5,6 +5,7 @@
 
 #include "gpumux/abi/cuda/driver.h"
 #include "gpumux/abi/pages.h"
+#include "gpumux/abi/session.h"
 
 namespace gpumux::guard {
 
@@ -65,6 +66,9 @@ struct MemoryAnswer {
 };
 bool RequestMemoryInfo(int slot, MemoryAnswer* answer);
 bool RequestContext(int slot, bool* granted);
+// The tenant's living processes. False: nobody says, and `list` has this one
+// alone.
+bool RequestProcesses(gpumux_process_list* list);
 void NoticeContexts(int slot, uint32_t contexts);
 
 }  // namespace gpumux::guard

@@ -34,6 +34,10 @@ Shape ShapeOf(uint16_t type) {
       return {Kind::kStruct, sizeof(gpumux_context_reply)};
     case GPUMUX_CONTEXT_NOTICE:
       return {Kind::kStruct, sizeof(gpumux_context_notice)};
+    case GPUMUX_PROCESS_LIST_REQUEST:
+      return {Kind::kStruct, sizeof(gpumux_process_list_request)};
+    case GPUMUX_PROCESS_LIST:
+      return {Kind::kStruct, sizeof(gpumux_process_list)};
     case GPUMUX_RUN_REQUEST:
     case GPUMUX_RUN_QUEUED:
     case GPUMUX_RUN_GRANTED:

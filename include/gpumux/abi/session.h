@@ -22,6 +22,8 @@
  *   ContextRequest      ──▶
  *                       ◀── ContextReply
  *   ContextNotice       ──▶   (no reply)
+ *   ProcessListRequest  ──▶
+ *                       ◀── ProcessList
  *
  * A guard has one request under way at a time and matches the reply by
  * `request_id`. `run` keeps its connection open as long as the tenant lives: a
@@ -50,11 +52,13 @@ extern "C" {
 #endif
 
 #define GPUMUX_SESSION_MAGIC 0x58554d47u /* "GMUX" */
-#define GPUMUX_SESSION_VERSION 1u
+#define GPUMUX_SESSION_VERSION 2u
 /* A RunRequest carries the command line and labels; 60 KiB and the header stay
  * under the default socket buffer (208 KiB) with room for several. */
 #define GPUMUX_MAX_PAYLOAD 61440u
 #define GPUMUX_MAX_FDS 32
+/* Processes in one ProcessList. No GPU has channels for as many. */
+#define GPUMUX_MAX_LISTED 1024u
 
 /* Where a tenant's processes find the session: set by `run`, kept by the
  * guard's exec wrappers. Absent: the guard does nothing at all. */
@@ -81,6 +85,8 @@ enum gpumux_message {
   GPUMUX_CONTEXT_REQUEST = 8,
   GPUMUX_CONTEXT_REPLY = 9,
   GPUMUX_CONTEXT_NOTICE = 10,
+  GPUMUX_PROCESS_LIST_REQUEST = 11,
+  GPUMUX_PROCESS_LIST = 12,
   GPUMUX_RUN_REQUEST = 32, /* JSON from here on */
   GPUMUX_RUN_QUEUED = 33,
   GPUMUX_RUN_GRANTED = 34, /* fds: one lock socket a GPU, to be held as long as the tenant lives */
@@ -114,7 +120,9 @@ struct gpumux_guard_welcome {
   uint32_t strict;
   uint32_t resumed; /* 1: this process had a session before; the pages are the same */
   char tenant_id[GPUMUX_TENANT_ID_BYTES];
-  uint64_t reserved[4];
+  int32_t pid; /* of this process, as gpumuxd sees it */
+  uint32_t reserved32;
+  uint64_t reserved[3];
 };
 
 struct gpumux_refused {
@@ -170,6 +178,24 @@ struct gpumux_context_notice {
   uint32_t contexts;
 };
 
+struct gpumux_process_list_request {
+  uint64_t reserved;
+};
+
+/* One process under two names: NVML answers with pids of the machine, and a
+ * program in a pid namespace knows others. */
+struct gpumux_process_id {
+  int32_t pid;       /* as gpumuxd sees it */
+  int32_t pid_there; /* in the asking process's pid namespace; 0: not visible there */
+};
+
+/* The living processes of the asking process's tenant, those on a GPU first. */
+struct gpumux_process_list {
+  uint32_t count;
+  uint32_t reserved;
+  struct gpumux_process_id processes[GPUMUX_MAX_LISTED];
+};
+
 #ifdef __cplusplus
 }
 
@@ -181,6 +207,8 @@ static_assert(sizeof(gpumux_credit_request) == 16);
 static_assert(sizeof(gpumux_credit_reply) == 32);
 static_assert(sizeof(gpumux_memory_info) == 24);
 static_assert(sizeof(gpumux_context_reply) == 16);
+static_assert(sizeof(gpumux_process_list) == 8 + 8 * GPUMUX_MAX_LISTED);
+static_assert(sizeof(gpumux_process_list) <= GPUMUX_MAX_PAYLOAD);
 #endif
 
 #endif /* GPUMUX_ABI_SESSION_H_ */

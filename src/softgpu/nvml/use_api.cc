@@ -52,6 +52,34 @@ nvmlReturn_t Processes(nvmlDevice_t handle, unsigned* count, Info* infos) {
   return NVML_SUCCESS;
 }
 
+// Processes that ran something in the last second. There is one sample, of now:
+// it is newer than any that the caller has seen.
+template <typename Sample>
+nvmlReturn_t Samples(nvmlDevice_t handle, Sample* samples, unsigned* count) {
+  Device* device = nullptr;
+  if (nvmlReturn_t error = CheckOnly(handle, &device); error != NVML_SUCCESS) return error;
+  if (count == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+  const auto list = std::make_unique<softgpu::ProcessList>();
+  if (nvmlReturn_t error = ListProcesses(handle, list.get()); error != NVML_SUCCESS) return error;
+  auto* end = std::remove_if(list->entries, list->entries + list->count,
+                             [](const softgpu::ProcessEntry& entry) { return entry.busy_ppm == 0; });
+  const auto found = static_cast<unsigned>(end - list->entries);
+  const unsigned room = samples != nullptr ? *count : 0;
+  // Asked for the room alone, NVML says how many processes there could be.
+  *count = samples != nullptr ? found : std::max(list->count, 1u);
+  if (samples == nullptr || found > room) return NVML_ERROR_INSUFFICIENT_SIZE;
+  if (found == 0) return NVML_ERROR_NOT_FOUND;
+  const auto now = std::chrono::duration_cast<std::chrono::microseconds>(
+      std::chrono::system_clock::now().time_since_epoch());
+  for (unsigned i = 0; i < found; ++i) {
+    samples[i] = {};
+    samples[i].pid = list->entries[i].pid;
+    samples[i].timeStamp = static_cast<unsigned long long>(now.count());
+    samples[i].smUtil = Percent(list->entries[i].busy_ppm);
+  }
+  return NVML_SUCCESS;
+}
+
 nvmlReturn_t NoProcesses(nvmlDevice_t handle, unsigned* count) {
   GPUMUX_NVML_DEVICE(device, handle, count);
   *count = 0;
@@ -118,32 +146,23 @@ GPUMUX_NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses)
 GPUMUX_NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v2)
 GPUMUX_NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3)
 
-// Processes that ran something in the last second. There is one sample, of now:
-// it is newer than any that the caller has seen.
+// With protected memory, which nothing here has.
+GPUMUX_NVML nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t handle, nvmlProcessDetailList_t* list) {
+  GPUMUX_NVML_DEVICE(device, handle, list);
+  if (list->version != kProcessDetailListV1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+  if (list->mode > 2) return NVML_ERROR_INVALID_ARGUMENT;
+  if (list->mode != 0) return NoProcesses(handle, &list->numProcArrayEntries);
+  return Processes(handle, &list->numProcArrayEntries, list->procArray);
+}
+
 GPUMUX_NVML nvmlDeviceGetProcessUtilization(nvmlDevice_t handle, nvmlProcessUtilizationSample_t* samples,
                                             unsigned* count, unsigned long long) {
-  Device* device = nullptr;
-  if (nvmlReturn_t error = CheckOnly(handle, &device); error != NVML_SUCCESS) return error;
-  if (count == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
-  const auto list = std::make_unique<softgpu::ProcessList>();
-  if (nvmlReturn_t error = ListProcesses(handle, list.get()); error != NVML_SUCCESS) return error;
-  auto* end = std::remove_if(list->entries, list->entries + list->count,
-                             [](const softgpu::ProcessEntry& entry) { return entry.busy_ppm == 0; });
-  const auto found = static_cast<unsigned>(end - list->entries);
-  const unsigned room = samples != nullptr ? *count : 0;
-  // Asked for the room alone, NVML says how many processes there could be.
-  *count = samples != nullptr ? found : std::max(list->count, 1u);
-  if (samples == nullptr || found > room) return NVML_ERROR_INSUFFICIENT_SIZE;
-  if (found == 0) return NVML_ERROR_NOT_FOUND;
-  const auto now = std::chrono::duration_cast<std::chrono::microseconds>(
-      std::chrono::system_clock::now().time_since_epoch());
-  for (unsigned i = 0; i < found; ++i) {
-    samples[i] = {};
-    samples[i].pid = list->entries[i].pid;
-    samples[i].timeStamp = static_cast<unsigned long long>(now.count());
-    samples[i].smUtil = Percent(list->entries[i].busy_ppm);
-  }
-  return NVML_SUCCESS;
+  return Samples(handle, samples, count);
+}
+GPUMUX_NVML nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t handle, nvmlProcessesUtilizationInfo_t* info) {
+  GPUMUX_NVML_DEVICE(device, handle, info);
+  if (info->version != kProcessesUtilizationV1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+  return Samples(handle, info->procUtilArray, &info->processSamplesCount);
 }
 
 GPUMUX_NVML nvmlDeviceGetUtilizationRates(nvmlDevice_t handle, nvmlUtilization_t* rates) {

@@ -46,12 +46,36 @@ struct nvmlProcessInfo_v1_t {  // nvmlDeviceGetComputeRunningProcesses
   unsigned long long usedGpuMemory;
 };
 
-struct nvmlProcessInfo_v2_t {  // _v2 and _v3
+struct nvmlProcessInfo_v2_t {  // _v2
   unsigned pid;
   unsigned long long usedGpuMemory;
   unsigned gpuInstanceId;
   unsigned computeInstanceId;
 };
+struct nvmlProcessInfo_t {  // _v3
+  unsigned pid;
+  unsigned long long usedGpuMemory;
+  unsigned gpuInstanceId;
+  unsigned computeInstanceId;
+};
+// What some drivers of R535 fill under the same names, before the field moved
+// to nvmlDeviceGetRunningProcessDetailList.
+struct nvmlProcessDetail_v1_t {
+  unsigned pid;
+  unsigned long long usedGpuMemory;
+  unsigned gpuInstanceId;
+  unsigned computeInstanceId;
+  unsigned long long usedGpuCcProtectedMemory;
+};
+struct nvmlProcessDetailList_v1_t {
+  unsigned version;
+  unsigned mode;  // 0 compute, 1 graphics, 2 MPS
+  unsigned numProcArrayEntries;
+  nvmlProcessDetail_v1_t* procArray;
+};
+using nvmlProcessDetailList_t = nvmlProcessDetailList_v1_t;
+inline constexpr unsigned kProcessDetailListV1 = sizeof(nvmlProcessDetailList_v1_t) | (1u << 24);
+
 // `usedGpuMemory` when the driver does not know it.
 inline constexpr unsigned long long kValueNotAvailable = ~0ULL;
 
@@ -63,6 +87,27 @@ struct nvmlProcessUtilizationSample_t {
   unsigned pid;
   unsigned long long timeStamp;                // microseconds since 1970
   unsigned smUtil, memUtil, encUtil, decUtil;  // percent
+};
+
+struct nvmlProcessUtilizationInfo_v1_t {
+  unsigned long long timeStamp;
+  unsigned pid;
+  unsigned smUtil, memUtil, encUtil, decUtil, jpgUtil, ofaUtil;
+};
+struct nvmlProcessesUtilizationInfo_v1_t {
+  unsigned version;
+  unsigned processSamplesCount;
+  unsigned long long lastSeenTimeStamp;
+  nvmlProcessUtilizationInfo_v1_t* procUtilArray;
+};
+using nvmlProcessesUtilizationInfo_t = nvmlProcessesUtilizationInfo_v1_t;
+inline constexpr unsigned kProcessesUtilizationV1 = sizeof(nvmlProcessesUtilizationInfo_v1_t) | (1u << 24);
+
+struct nvmlAccountingStats_t {
+  unsigned gpuUtilization, memoryUtilization;
+  unsigned long long maxMemoryUsage, time, startTime;
+  unsigned isRunning;
+  unsigned reserved[5];
 };
 
 struct nvmlUtilization_t {
@@ -113,6 +158,11 @@ static_assert(sizeof(nvmlMemory_t) == 24);
 static_assert(sizeof(nvmlMemory_v2_t) == 40);
 static_assert(sizeof(nvmlProcessInfo_v1_t) == 16);
 static_assert(sizeof(nvmlProcessInfo_v2_t) == 24);
+static_assert(sizeof(nvmlProcessDetail_v1_t) == 32);
+static_assert(sizeof(nvmlProcessDetailList_v1_t) == 24);
+static_assert(sizeof(nvmlProcessUtilizationInfo_v1_t) == 40);
+static_assert(sizeof(nvmlProcessesUtilizationInfo_v1_t) == 24);
+static_assert(sizeof(nvmlAccountingStats_t) == 56);
 static_assert(sizeof(nvmlPciInfo_t) == 68);
 static_assert(sizeof(nvmlPciInfoExt_v1_t) == 64);
 static_assert(sizeof(nvmlProcessUtilizationSample_t) == 32);
