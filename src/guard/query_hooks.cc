@@ -34,7 +34,9 @@ MemoryAnswer Ask(int slot) {
   return RequestMemoryInfo(slot, &answer) ? answer : FromPages(slot);
 }
 
-// A device that the tenant has no promise on has nothing for it.
+// A device that the tenant has no promise on has nothing for it. NVML's total
+// stays what it is there: monitors divide by it, and take 0 for a GPU without
+// memory of its own.
 MemoryAnswer AskOrNothing(int slot) { return slot == kNotOurs ? MemoryAnswer{0, 0, 0} : Ask(slot); }
 
 uint64_t TotalOf(int slot, uint64_t physical) {
@@ -129,7 +131,12 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t* memory) 
   const nvmlReturn_t r = g_nvml.nvmlDeviceGetMemoryInfo(device, memory);
   if (r != NVML_SUCCESS || !memory) return r;
   const int slot = SlotOfNvmlDevice(device);
-  if (slot < 0) return r;
+  if (slot == kNoDevice) return r;
+  if (slot == kNotOurs) {
+    memory->used = memory->total;
+    memory->free = 0;
+    return r;
+  }
   const MemoryAnswer answer = Ask(slot);
   memory->total = answer.total;
   memory->used = Least(answer.used, answer.total);
@@ -142,7 +149,12 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t* me
   const nvmlReturn_t r = g_nvml.nvmlDeviceGetMemoryInfo_v2(device, memory);
   if (r != NVML_SUCCESS || !memory) return r;
   const int slot = SlotOfNvmlDevice(device);
-  if (slot < 0) return r;
+  if (slot == kNoDevice) return r;
+  if (slot == kNotOurs) {
+    memory->used = memory->total - memory->reserved;
+    memory->free = 0;
+    return r;
+  }
   const MemoryAnswer answer = Ask(slot);
   memory->total = answer.total;
   memory->reserved = 0;  // the driver's own bytes are outside every promise
