@@ -26,30 +26,41 @@ struct Tables {
   const char* strings = nullptr;
   const uint32_t* gnu_hash = nullptr;
   const uint32_t* sysv_hash = nullptr;
+  const uint16_t* versions = nullptr;  // of the symbols, where they have any
 };
 
-Tables ReadTables(const dl_phdr_info* info) {
+Tables ReadTables(uintptr_t base, const ElfW(Dyn) * d) {
   Tables t;
-  for (int i = 0; i < info->dlpi_phnum; i++) {
-    if (info->dlpi_phdr[i].p_type != PT_DYNAMIC) continue;
-    const auto* d = reinterpret_cast<const ElfW(Dyn)*>(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
-    for (; d->d_tag != DT_NULL; d++) {
-      // Some loaders leave these relative to the load address.
-      uintptr_t p = d->d_un.d_ptr;
-      if (p < info->dlpi_addr) p += info->dlpi_addr;
-      if (d->d_tag == DT_SYMTAB) t.symbols = reinterpret_cast<const ElfW(Sym)*>(p);
-      if (d->d_tag == DT_STRTAB) t.strings = reinterpret_cast<const char*>(p);
-      if (d->d_tag == DT_GNU_HASH) t.gnu_hash = reinterpret_cast<const uint32_t*>(p);
-      if (d->d_tag == DT_HASH) t.sysv_hash = reinterpret_cast<const uint32_t*>(p);
-    }
+  for (; d->d_tag != DT_NULL; d++) {
+    // Some loaders leave these relative to the load address.
+    uintptr_t p = d->d_un.d_ptr;
+    if (p < base) p += base;
+    if (d->d_tag == DT_SYMTAB) t.symbols = reinterpret_cast<const ElfW(Sym)*>(p);
+    if (d->d_tag == DT_STRTAB) t.strings = reinterpret_cast<const char*>(p);
+    if (d->d_tag == DT_GNU_HASH) t.gnu_hash = reinterpret_cast<const uint32_t*>(p);
+    if (d->d_tag == DT_HASH) t.sysv_hash = reinterpret_cast<const uint32_t*>(p);
+    if (d->d_tag == DT_VERSYM) t.versions = reinterpret_cast<const uint16_t*>(p);
   }
   return t;
 }
 
-bool Defines(const ElfW(Sym) & s, const char* strings, const char* name) {
-  int type = ELF64_ST_TYPE(s.st_info);
+Tables ReadTables(const dl_phdr_info* info) {
+  for (int i = 0; i < info->dlpi_phnum; i++) {
+    if (info->dlpi_phdr[i].p_type != PT_DYNAMIC) continue;
+    return ReadTables(info->dlpi_addr,
+                      reinterpret_cast<const ElfW(Dyn)*>(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr));
+  }
+  return {};
+}
+
+// A function of that name which new programs are linked with: an object may have
+// older versions of it as well, hidden from them.
+bool Defines(const Tables& t, uint32_t index, const char* name) {
+  constexpr uint16_t kHidden = 0x8000;
+  const ElfW(Sym)& s = t.symbols[index];
+  const int type = ELF64_ST_TYPE(s.st_info);
   return s.st_shndx != SHN_UNDEF && (type == STT_FUNC || type == STT_NOTYPE || type == STT_GNU_IFUNC) &&
-         strcmp(strings + s.st_name, name) == 0;
+         !(t.versions && (t.versions[index] & kHidden)) && strcmp(t.strings + s.st_name, name) == 0;
 }
 
 const ElfW(Sym) * LookUpGnu(const Tables& t, const char* name) {
@@ -64,7 +75,7 @@ const ElfW(Sym) * LookUpGnu(const Tables& t, const char* name) {
   if (i < first) return nullptr;
   for (;; i++) {
     uint32_t h = chain[i - first];
-    if ((h | 1) == (hash | 1) && Defines(t.symbols[i], t.strings, name)) return &t.symbols[i];
+    if ((h | 1) == (hash | 1) && Defines(t, i, name)) return &t.symbols[i];
     if (h & 1) return nullptr;
   }
 }
@@ -82,9 +93,19 @@ const ElfW(Sym) * LookUpSysv(const Tables& t, const char* name) {
   const uint32_t* buckets = t.sysv_hash + 2;
   const uint32_t* chain = buckets + bucket_count;
   for (uint32_t i = buckets[hash % bucket_count]; i != 0; i = chain[i]) {
-    if (Defines(t.symbols[i], t.strings, name)) return &t.symbols[i];
+    if (Defines(t, i, name)) return &t.symbols[i];
   }
   return nullptr;
+}
+
+// Address of a function in an object, or null.
+void* LookUp(const Tables& t, uintptr_t base, const char* name) {
+  if (!t.symbols || !t.strings) return nullptr;
+  const ElfW(Sym)* s = nullptr;
+  if (t.gnu_hash) s = LookUpGnu(t, name);
+  if (!s && t.sysv_hash) s = LookUpSysv(t, name);
+  if (!s || ELF64_ST_TYPE(s->st_info) == STT_GNU_IFUNC) return nullptr;
+  return reinterpret_cast<void*>(base + s->st_value);
 }
 
 struct SymbolQuery {
@@ -96,14 +117,8 @@ struct SymbolQuery {
 int VisitForSymbol(dl_phdr_info* info, size_t, void* data) {
   auto* q = static_cast<SymbolQuery*>(data);
   if (!NameMatches(info, q->prefix)) return 0;
-  Tables t = ReadTables(info);
-  if (!t.symbols || !t.strings) return 0;
-  const ElfW(Sym)* s = nullptr;
-  if (t.gnu_hash) s = LookUpGnu(t, q->symbol);
-  if (!s && t.sysv_hash) s = LookUpSysv(t, q->symbol);
-  if (!s || ELF64_ST_TYPE(s->st_info) == STT_GNU_IFUNC) return 0;
-  q->found = reinterpret_cast<void*>(info->dlpi_addr + s->st_value);
-  return 1;
+  q->found = LookUp(ReadTables(info), info->dlpi_addr, q->symbol);
+  return q->found != nullptr;
 }
 
 struct ObjectQuery {
@@ -138,6 +153,16 @@ void* FindSymbol(const char* file_prefix, const char* symbol) {
   SymbolQuery q{file_prefix, symbol, nullptr};
   dl_iterate_phdr(VisitForSymbol, &q);
   return q.found;
+}
+
+void* NextSymbol(const char* symbol) {
+  const link_map* map = _r_debug.r_map;
+  while (map && map->l_ld != _DYNAMIC) map = map->l_next;
+  if (!map) return nullptr;
+  for (map = map->l_next; map; map = map->l_next) {
+    if (void* found = LookUp(ReadTables(map->l_addr, map->l_ld), map->l_addr, symbol)) return found;
+  }
+  return nullptr;
 }
 
 bool FindObject(const char* file_prefix, char* out, size_t out_bytes) {

@@ -11,8 +11,14 @@ namespace gpumux::guard {
 // releases. Reading the tables works on every glibc since 2.17.
 
 // Address of `symbol` in the first loaded object whose file name starts with
-// `file_prefix` ("libc.so"), or null. Any version of the symbol will do.
+// `file_prefix` ("libc.so"), or null; its default version if it has several.
 void* FindSymbol(const char* file_prefix, const char* symbol);
+
+// Address of `symbol` in the first object behind the guard that has it: what
+// RTLD_NEXT means, for the child of a fork or vfork. It takes no lock of the
+// loader (another thread may have held it at the fork) and ends at the C
+// library at the latest, before any object that may be unloaded meanwhile.
+void* NextSymbol(const char* symbol);
 
 // Path of the loaded object whose file name starts with `file_prefix`, copied
 // into `out`; false if there is none.
