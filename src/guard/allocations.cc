@@ -46,6 +46,11 @@ bool AddPiece(cuda::CUdeviceptr ptr, cuda::CUcontext context, int slot) {
   return slab == nullptr || slab->pieces++ == 0;
 }
 
+bool HasSlab(cuda::CUcontext context, int slot) {
+  Held held(g_lock);
+  return g_slabs.Any([&](const Slab& slab) { return slab.context == context && slab.slot == slot; });
+}
+
 bool DropPiece(cuda::CUdeviceptr ptr) {
   Held held(g_lock);
   Slab* slab = g_slabs.Find(SlabKey(ptr));
@@ -54,17 +59,19 @@ bool DropPiece(cuda::CUdeviceptr ptr) {
   return true;
 }
 
-uint64_t DropContext(cuda::CUcontext context, int slot) {
+uint64_t DropContext(cuda::CUcontext context, int slot, bool last) {
+  // Also what was made when the driver did not say in which context.
+  const auto in_it = [&](cuda::CUcontext c, int s) { return s == slot && (c == context || (last && !c)); };
   uint64_t bytes = 0, small_objects = 0;
   Held held(g_lock);
   g_allocations.EraseIf([&](uint64_t, Allocation& a) {
-    if (a.context != context || a.slot != slot || a.family == Family::kStream) return false;
+    if (a.family == Family::kStream || !in_it(a.context, a.slot)) return false;
     bytes += a.bytes;
     small_objects += a.family == Family::kSmallObject;
     return true;
   });
   g_slabs.EraseIf([&](uint64_t, Slab& s) {
-    if (s.context != context || s.slot != slot) return false;
+    if (!in_it(s.context, s.slot)) return false;
     bytes += kSlabBytes;
     return true;
   });

@@ -22,6 +22,8 @@ class KeyMap {
   bool Erase(uint64_t key, V* erased);
   template <typename F>
   void EraseIf(F&& predicate);  // predicate(key, V&) -> bool
+  template <typename F>
+  bool Any(F&& predicate) const;  // predicate(const V&) -> bool
   // Forgets the content without returning the memory: for the child of a fork.
   void Forget() { *this = KeyMap(); }
   size_t size() const { return size_; }
@@ -47,7 +49,7 @@ enum class Family : uint8_t {
 };
 
 struct Allocation {
-  uint64_t bytes;  // charged for it alone (kWhole), else 0
+  uint64_t bytes;  // charged for it alone (kWhole); asked for (kStream); else 0
   uint64_t pool;   // kStream: the pool's handle
   cuda::CUcontext context;
   int16_t slot;
@@ -62,12 +64,14 @@ bool Take(cuda::CUdeviceptr ptr, Allocation* allocation);
 
 // Slabs. True: this piece is the first of its slab, which is charged now.
 bool AddPiece(cuda::CUdeviceptr ptr, cuda::CUcontext context, int slot);
+// Whether any slab of the context is charged.
+bool HasSlab(cuda::CUcontext context, int slot);
 // True: it was the last piece, the slab went back to the device.
 bool DropPiece(cuda::CUdeviceptr ptr);
 
 // The driver freed what was in a context that is gone: returns the bytes that
-// were charged for it on `slot`.
-uint64_t DropContext(cuda::CUcontext context, int slot);
+// were charged for it on `slot`. `last`: no context is left there.
+uint64_t DropContext(cuda::CUcontext context, int slot, bool last);
 
 // In the child of a fork.
 void ForgetAllAllocations();

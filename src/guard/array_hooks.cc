@@ -5,6 +5,7 @@
 // and states its requirement. So each creation is preceded by such a twin.
 #include "guard/allocations.h"
 #include "guard/credit.h"
+#include "guard/current_context.h"
 #include "guard/driver.h"
 #include "guard/rounding.h"
 #include "guard/session.h"
@@ -19,11 +20,20 @@ namespace {
 
 constexpr unsigned kWithoutMemory = kArraySparse | kArrayDeferredMapping;
 
-// Larger than any array of this shape: every element 16 bytes, every row and
-// plane padded. For drivers that do not know deferred mapping (before 11.3).
+// `n` in whole steps of the least power of two times `unit` that holds it, of
+// `most` at most.
+uint64_t Padded(uint64_t n, uint64_t unit, uint64_t most) {
+  uint64_t step = unit;
+  while (step < n && step < most) step *= 2;
+  return RoundUp(n ? n : 1, step);
+}
+
+// No smaller than any array of this shape: every element 16 bytes, every row and
+// plane padded as tiles are stacked (measured). For drivers that do not know
+// deferred mapping (before 11.3), or do not answer.
 uint64_t Estimate(const CUDA_ARRAY3D_DESCRIPTOR& d, unsigned levels) {
-  const uint64_t w = RoundUp(d.Width ? d.Width : 1, 64), h = RoundUp(d.Height ? d.Height : 1, 8);
-  const uint64_t z = d.Depth ? d.Depth : 1;
+  if (d.Width >= kAbsurdBytes || d.Height >= kAbsurdBytes || d.Depth >= kAbsurdBytes) return kAbsurdBytes;
+  const uint64_t w = Padded(d.Width, 4, 4), h = Padded(d.Height, 8, 128), z = Padded(d.Depth, 1, 16);
   if (w >= kAbsurdBytes / 16 || h >= kAbsurdBytes / 16 / w || z >= kAbsurdBytes / 16 / w / h)
     return kAbsurdBytes;
   return w * h * z * 16 * (levels > 1 ? 2 : 1);
@@ -62,14 +72,13 @@ template <typename Handle, typename Needs, typename Create>
 CUresult CreateArray(Handle* handle, unsigned flags, Needs&& needs, Create&& create) {
   if (!InForce() || !handle || (flags & kWithoutMemory)) return create();
   CUdevice device;
-  if (!Real().cuCtxGetDevice || Real().cuCtxGetDevice(&device) != CUDA_SUCCESS) return create();
+  if (!CurrentDevice(&device)) return create();
   const int slot = SlotOfDevice(device);
   if (slot == kNoDevice) return create();
   if (slot == kNotOurs) return CUDA_ERROR_OUT_OF_MEMORY;
   const uint64_t bytes = needs(device);
   if (bytes == 0 || bytes >= kAbsurdBytes) return create();
-  CUcontext context = nullptr;
-  Real().cuCtxGetCurrent(&context);
+  const CUcontext context = CurrentContext();
   if (bytes <= kLargestPieceBytes) {
     const CUresult r = g_small_objects.Add(slot, create);
     if (r == CUDA_SUCCESS) {

@@ -10,6 +10,7 @@
 #include "guard/local_memory.h"
 #include "guard/lock.h"
 #include "guard/session.h"
+#include "guard/streams.h"
 #include "guard/wrappers.h"
 
 namespace gpumux::guard {
@@ -24,12 +25,15 @@ constinit Lock g_lock;                // held across the driver's call: two thre
 constinit KeyMap<Context> g_created;  // by cuCtxCreate*
 constinit uint32_t g_contexts[GPUMUX_MAX_GPUS] = {};
 constinit CUcontext g_primary[GPUMUX_MAX_GPUS] = {};
+constinit uint32_t g_retained[GPUMUX_MAX_GPUS] = {};  // times the primary context was, here
 
-bool PrimaryIsActive(CUdevice device) {
+// As the driver says; where it does not answer, as this process's own calls have it.
+bool PrimaryIsActive(CUdevice device, int slot) {
   unsigned flags = 0;
   int active = 0;
-  return Real().cuDevicePrimaryCtxGetState &&
-         Real().cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active;
+  const bool told = Real().cuDevicePrimaryCtxGetState &&
+                    Real().cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS;
+  return told ? active != 0 : g_retained[slot] > 0;
 }
 
 // May a context on `slot` be made? Refused only by the tenant's limit: without a
@@ -45,8 +49,10 @@ bool Charge(int slot) {
 
 void Gone(int slot, CUcontext context) {
   if (g_contexts[slot] > 0) g_contexts[slot]--;
-  const uint64_t bytes = DropContext(context, slot) + DropLimits(context) + DropObjects(context);
+  const bool last = g_contexts[slot] == 0;
+  const uint64_t bytes = DropContext(context, slot, last) + DropLimits(context) + DropObjects(context);
   if (bytes) Release(slot, bytes);
+  RefreshPools(slot, last);
   NoticeContexts(slot, g_contexts[slot]);
 }
 
@@ -82,15 +88,17 @@ CUresult DestroyContext(CUcontext context, Destroy&& destroy) {
 // For Release and Reset: whether the primary context is gone is the driver's
 // to say, since others in the process may have retained it too.
 template <typename Call>
-CUresult EndPrimary(CUdevice device, Call&& call) {
+CUresult EndPrimary(CUdevice device, bool all, Call&& call) {
   if (!InForce()) return call();
   const int slot = SlotOfDevice(device);
   if (slot < 0) return call();
   Held held(g_lock);
-  const bool was_active = PrimaryIsActive(device);
+  const bool was_active = PrimaryIsActive(device, slot);
   ForgetSmallKernels();
   const CUresult r = call();
-  if (r == CUDA_SUCCESS && was_active && !PrimaryIsActive(device)) Gone(slot, g_primary[slot]);
+  if (r != CUDA_SUCCESS) return r;
+  if (g_retained[slot] > 0) g_retained[slot] = all ? 0 : g_retained[slot] - 1;
+  if (was_active && !PrimaryIsActive(device, slot)) Gone(slot, g_primary[slot]);
   return r;
 }
 
@@ -100,6 +108,7 @@ void ForgetContexts() {
   g_lock.Reset();
   g_created.Forget();
   for (auto& count : g_contexts) count = 0;
+  for (auto& count : g_retained) count = 0;
 }
 
 }  // namespace gpumux::guard
@@ -146,9 +155,11 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* ctx, CUdevice dev) {
   if (slot == kNoDevice) return call();
   if (slot == kNotOurs) return CUDA_ERROR_OUT_OF_MEMORY;
   Held held(g_lock);
-  if (PrimaryIsActive(dev)) return call();
-  if (!Charge(slot)) return CUDA_ERROR_OUT_OF_MEMORY;
+  const bool active = PrimaryIsActive(dev, slot);
+  if (!active && !Charge(slot)) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult r = call();
+  if (r == CUDA_SUCCESS) g_retained[slot]++;
+  if (active) return r;
   if (r == CUDA_SUCCESS && ctx) {
     g_primary[slot] = *ctx;
     g_contexts[slot]++;
@@ -158,19 +169,19 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* ctx, CUdevice dev) {
 }
 
 CUresult cuDevicePrimaryCtxRelease(CUdevice dev) {
-  return EndPrimary(dev, [&] { return Through(Real().cuDevicePrimaryCtxRelease, dev); });
+  return EndPrimary(dev, false, [&] { return Through(Real().cuDevicePrimaryCtxRelease, dev); });
 }
 
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
-  return EndPrimary(dev, [&] { return Through(Real().cuDevicePrimaryCtxRelease_v2, dev); });
+  return EndPrimary(dev, false, [&] { return Through(Real().cuDevicePrimaryCtxRelease_v2, dev); });
 }
 
 CUresult cuDevicePrimaryCtxReset(CUdevice dev) {
-  return EndPrimary(dev, [&] { return Through(Real().cuDevicePrimaryCtxReset, dev); });
+  return EndPrimary(dev, true, [&] { return Through(Real().cuDevicePrimaryCtxReset, dev); });
 }
 
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) {
-  return EndPrimary(dev, [&] { return Through(Real().cuDevicePrimaryCtxReset_v2, dev); });
+  return EndPrimary(dev, true, [&] { return Through(Real().cuDevicePrimaryCtxReset_v2, dev); });
 }
 
 }  // extern "C"

@@ -5,6 +5,7 @@
 
 #include "guard/allocations.h"
 #include "guard/credit.h"
+#include "guard/current_context.h"
 #include "guard/lock.h"
 #include "guard/rounding.h"
 #include "guard/session.h"
@@ -40,17 +41,13 @@ constexpr uint64_t kParallelNodes = 8;
 
 uint64_t DeviceFree() {
   size_t free = 0, total = 0;
-  if (Real().cuMemGetInfo_v2) Real().cuMemGetInfo_v2(&free, &total);
-  return free;
+  return Real().cuMemGetInfo_v2 && Real().cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS ? free : 0;
 }
 
 bool BeginObjects(Objects kind, uint64_t count, ObjectsCall* call) {
-  CUcontext context = nullptr;
   call->slot = SlotOfCurrentContext();
-  if (count == 0 || call->slot < 0 || !Real().cuCtxGetCurrent ||
-      Real().cuCtxGetCurrent(&context) != CUDA_SUCCESS) {
-    return true;
-  }
+  const CUcontext context = CurrentContext();
+  if (count == 0 || call->slot < 0 || !context) return true;
   call->context = reinterpret_cast<uint64_t>(context);
   {
     Held held(g_lock);
@@ -68,7 +65,7 @@ bool BeginObjects(Objects kind, uint64_t count, ObjectsCall* call) {
 
 void EndObjects(Objects kind, uint64_t count, const ObjectsCall& call, bool made, uint64_t other) {
   if (call.context == 0) return;
-  const uint64_t free_now = call.grows ? DeviceFree() + other : 0;
+  const uint64_t free_now = call.grows ? DeviceFree() : 0;
   Held held(g_lock);
   Account* account = g_accounts.Find(call.context);
   const auto k = static_cast<unsigned>(kind);
@@ -78,7 +75,10 @@ void EndObjects(Objects kind, uint64_t count, const ObjectsCall& call, bool made
   }
   if (!call.grows) return;
   g_growing.Release();
-  uint64_t taken = call.free_before > free_now ? call.free_before - free_now : 0;
+  uint64_t taken = call.free_before > free_now + other ? call.free_before - free_now - other : 0;
+  // Where the driver did not say: all that it may be.
+  if (call.free_before == 0 || free_now == 0) taken = call.reserved;
+  if (!made) taken = 0;
   const uint64_t bound = kind == Objects::kStreams ? call.reserved : kParallelNodes * call.reserved;
   if (taken > bound) taken = bound;
   taken -= taken % kDevicePageBytes;

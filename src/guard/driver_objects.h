@@ -39,7 +39,8 @@ uint64_t DropObjects(cuda::CUcontext context);
 // In the child of a fork.
 void ForgetObjects();
 
-// Free memory of the current context's device, as the driver knows it.
+// Free memory of the current context's device, as the driver knows it; 0 where it
+// does not say.
 uint64_t DeviceFree();
 
 }  // namespace gpumux::guard

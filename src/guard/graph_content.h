@@ -10,6 +10,7 @@ namespace gpumux::guard {
 // What is in a graph, and in the graphs that are nodes of it.
 struct GraphContent {
   uint64_t nodes = 0;
+  bool known = true;          // the driver said it all
   uint64_t local_bytes = 0;   // a thread of its kernels, the largest; small ones may count as 0
   uint64_t memory_bytes = 0;  // memory nodes, each rounded as the pool grows
   cuda::CUdevice device = 0;  // theirs: all on the same

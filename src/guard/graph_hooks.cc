@@ -9,6 +9,7 @@
 
 #include "guard/allocations.h"
 #include "guard/credit.h"
+#include "guard/current_context.h"
 #include "guard/driver.h"
 #include "guard/driver_objects.h"
 #include "guard/graph_content.h"
@@ -54,47 +55,20 @@ bool ReadReserved(CUdevice device, uint64_t* bytes) {
   return true;
 }
 
+// What the driver did not tell is charged when it shows in the pool.
+Need NeedOf(const GraphContent& content) {
+  CUdevice device = content.device;
+  if (content.memory_bytes == 0 && !content.known) CurrentDevice(&device);
+  return {content.memory_bytes, SlotOfDevice(device), device};
+}
+
 void RememberNeed(CUgraphExec exec, const GraphContent& content) {
-  const Need need = {content.memory_bytes, SlotOfDevice(content.device), content.device};
-  if (need.bytes == 0 || need.slot == kNoDevice) return;
+  const Need need = NeedOf(content);
+  if ((need.bytes == 0 && content.known) || need.slot == kNoDevice) return;
   Held held(g_lock);
   if (g_needs.Insert(reinterpret_cast<uint64_t>(exec), need)) {
     __atomic_store_n(&g_graphs_with_memory, static_cast<uint32_t>(g_needs.size()), __ATOMIC_RELAXED);
   }
-}
-
-template <typename Call>
-CUresult Instantiate(CUgraphExec* exec, CUgraph graph, Call&& call) {
-  if (!exec || !InForce()) return call();
-  const GraphContent content = ReadGraph(graph);
-  StackGrowth stack;
-  ObjectsCall objects;
-  if (!BeginStackGrowth(content.local_bytes, &stack)) return CUDA_ERROR_OUT_OF_MEMORY;
-  const bool room = BeginObjects(Objects::kGraphNodes, content.nodes, &objects);
-  const CUresult r = room ? call() : CUDA_ERROR_OUT_OF_MEMORY;
-  const uint64_t grown = EndStackGrowth(stack, room ? r : CUDA_ERROR_UNKNOWN);
-  if (room) EndObjects(Objects::kGraphNodes, content.nodes, objects, r == CUDA_SUCCESS, grown);
-  if (r != CUDA_SUCCESS) return r;
-  RememberNeed(*exec, content);
-  Held held(g_exec_lock);
-  g_execs.Insert(reinterpret_cast<uint64_t>(*exec),
-                 Exec{reinterpret_cast<CUcontext>(objects.context), content.nodes});
-  return r;
-}
-
-// An executable graph gets a kernel that needs `local_bytes` a thread.
-template <typename Call>
-CUresult ChangeKernel(CUfunction func, CUkernel kern, Call&& call) {
-  if (!InForce()) return call();
-  return WithStack(LocalBytesOfKernel(func, kern), call);
-}
-
-// ... or the nodes of another graph.
-template <typename Call>
-CUresult ChangeNodes(CUgraph graph, Call&& call) {
-  if (!InForce()) return call();
-  const GraphContent content = ReadGraph(graph);
-  return WithStack(content.local_bytes, call);
 }
 
 // Under g_lock. The device's graph memory is `now`; `reserved` bytes of credit
@@ -104,10 +78,136 @@ void SettleGraphs(int slot, uint64_t now, uint64_t reserved) {
   g_charged[slot] = now;
 }
 
+// Under g_lock: makes room for `need`. Without room to grow a graph may still run
+// in what is reserved already, as it does from its second launch on.
+bool BeginMemory(const Need& need, uint64_t* reserved) {
+  uint64_t now = g_charged[need.slot];
+  if (ReadReserved(need.device, &now)) SettleGraphs(need.slot, now, 0);
+  bool device_full = false;
+  if (need.bytes && TryReserve(need.slot, need.bytes, &device_full)) {
+    *reserved = need.bytes;
+  } else if (now < need.bytes) {
+    CountRefused(need.slot, need.bytes, device_full);
+    return false;
+  }
+  return true;
+}
+
+// Under g_lock: `r` is the driver's answer. Where the driver does not say, the pool
+// grew as far as it may. Returns by how much it grew.
+uint64_t EndMemory(const Need& need, uint64_t reserved, CUresult r) {
+  const uint64_t before = g_charged[need.slot];
+  uint64_t now = before + (r == CUDA_SUCCESS ? reserved : 0);
+  ReadReserved(need.device, &now);
+  SettleGraphs(need.slot, now, reserved);
+  if (r == CUDA_ERROR_OUT_OF_MEMORY) CountDeviceFull(need.slot, need.bytes);
+  return now > before ? now - before : 0;
+}
+
+// `call` with room for `content`'s memory nodes, which it takes at once.
+template <typename Call>
+CUresult WithMemory(const GraphContent& content, uint64_t* grown, Call&& call) {
+  const Need need = NeedOf(content);
+  if (need.slot == kNoDevice) return call();
+  if (need.slot == kNotOurs) return CUDA_ERROR_OUT_OF_MEMORY;
+  Held held(g_lock);
+  uint64_t reserved = 0;
+  if (!BeginMemory(need, &reserved)) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult r = call();
+  *grown += EndMemory(need, reserved, r);
+  return r;
+}
+
+// `uploads`: the graph is uploaded in the same call, and takes its memory.
+template <typename Call>
+CUresult Instantiate(CUgraphExec* exec, CUgraph graph, bool uploads, Call&& call) {
+  if (!exec || !InForce() || !CurrentContext()) return call();
+  const GraphContent content = ReadGraph(graph);
+  StackGrowth stack;
+  ObjectsCall objects;
+  if (!BeginStackGrowth(content.local_bytes, &stack)) return CUDA_ERROR_OUT_OF_MEMORY;
+  const bool room = BeginObjects(Objects::kGraphNodes, content.nodes, &objects);
+  uint64_t grown = 0;
+  CUresult r = CUDA_ERROR_OUT_OF_MEMORY;
+  if (room && uploads && (content.memory_bytes || !content.known)) {
+    r = WithMemory(content, &grown, call);
+  } else if (room) {
+    r = call();
+  }
+  grown += EndStackGrowth(stack, room ? r : CUDA_ERROR_UNKNOWN);
+  if (room) EndObjects(Objects::kGraphNodes, content.nodes, objects, r == CUDA_SUCCESS, grown);
+  if (r != CUDA_SUCCESS) return r;
+  RememberNeed(*exec, content);
+  Held held(g_exec_lock);
+  g_execs.Insert(reinterpret_cast<uint64_t>(*exec), Exec{CurrentContext(), content.nodes});
+  return r;
+}
+
+bool Uploads(const CUDA_GRAPH_INSTANTIATE_PARAMS* params) {
+  constexpr cuuint64_t kUpload = 2;
+  cuuint64_t flags = 0;  // the first member
+  if (params) memcpy(&flags, params, sizeof flags);
+  return (flags & kUpload) != 0;
+}
+
+// An executable graph is changed in the context in which it was made, be it
+// current or not: made current for the time of the call if none is.
+class InContextOf {
+ public:
+  explicit InContextOf(CUgraphExec graph) {
+    if (CurrentContext() || !Real().cuCtxPushCurrent_v2 || !Real().cuCtxPopCurrent_v2) return;
+    Exec known = {nullptr, 0};
+    {
+      Held held(g_exec_lock);
+      if (const Exec* found = g_execs.Find(reinterpret_cast<uint64_t>(graph))) known = *found;
+    }
+    pushed_ = known.context && Real().cuCtxPushCurrent_v2(known.context) == CUDA_SUCCESS;
+  }
+  ~InContextOf() {
+    CUcontext popped;
+    if (pushed_) Real().cuCtxPopCurrent_v2(&popped);
+  }
+  InContextOf(const InContextOf&) = delete;
+  InContextOf& operator=(const InContextOf&) = delete;
+
+ private:
+  bool pushed_ = false;
+};
+
+// `call` gives an executable graph kernels that need `local_bytes()` a thread. The
+// driver is asked in the graph's context, and called in the program's own.
+template <typename LocalBytes, typename Call>
+CUresult ChangeGraph(CUgraphExec exec, LocalBytes&& local_bytes, Call&& call) {
+  StackGrowth growth;
+  {
+    const InContextOf in(exec);
+    if (!BeginStackGrowth(local_bytes(), &growth)) return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  const CUresult r = call();
+  const InContextOf in(exec);
+  EndStackGrowth(growth, r);
+  return r;
+}
+
+// A kernel is looked up in the current context; without one the driver refuses.
+template <typename Call>
+CUresult ChangeKernel(CUgraphExec exec, CUfunction func, CUkernel kern, Call&& call) {
+  if (!InForce() || !CurrentContext()) return call();
+  return ChangeGraph(exec, [&] { return LocalBytesOfKernel(func, kern); }, call);
+}
+
+template <typename Call>
+CUresult ChangeNodes(CUgraphExec exec, CUgraph graph, Call&& call) {
+  if (!InForce()) return call();
+  return ChangeGraph(exec, [&] { return ReadGraph(graph).local_bytes; }, call);
+}
+
 }  // namespace
 
 CUresult RunGraph(CUgraphExec exec, CUresult (*call)(CUgraphExec, CUstream), CUstream stream) {
-  if (!InForce()) return Through(call, exec, stream);
+  // Streams that every context has, in no context: the driver will say so.
+  const bool nowhere = reinterpret_cast<uintptr_t>(stream) <= 2 && !CurrentContext();
+  if (!InForce() || nowhere) return Through(call, exec, stream);
   g_lock.Acquire();
   Need* found = g_needs.Find(reinterpret_cast<uint64_t>(exec));
   if (!found) {
@@ -115,25 +215,12 @@ CUresult RunGraph(CUgraphExec exec, CUresult (*call)(CUgraphExec, CUstream), CUs
     return Through(call, exec, stream);
   }
   const Need need = *found;
-  if (need.slot == kNotOurs) {
-    g_lock.Release();
-    return CUDA_ERROR_OUT_OF_MEMORY;
+  uint64_t reserved = 0;
+  CUresult r = CUDA_ERROR_OUT_OF_MEMORY;
+  if (need.slot != kNotOurs && BeginMemory(need, &reserved)) {
+    r = Through(call, exec, stream);
+    EndMemory(need, reserved, r);
   }
-  uint64_t now = g_charged[need.slot];
-  if (ReadReserved(need.device, &now)) SettleGraphs(need.slot, now, 0);
-  bool device_full = false;
-  const bool reserved = TryReserve(need.slot, need.bytes, &device_full);
-  // Without room to grow it may still run in what is reserved already, as it
-  // does from its second launch on.
-  if (!reserved && now < need.bytes) {
-    CountRefused(need.slot, need.bytes, device_full);
-    g_lock.Release();
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  }
-  const CUresult r = Through(call, exec, stream);
-  ReadReserved(need.device, &now);
-  SettleGraphs(need.slot, now, reserved ? need.bytes : 0);
-  if (r == CUDA_ERROR_OUT_OF_MEMORY) CountDeviceFull(need.slot, need.bytes);
   g_lock.Release();
   return r;
 }
@@ -155,31 +242,31 @@ extern "C" {
 
 CUresult cuGraphInstantiate(CUgraphExec* exec, CUgraph graph, CUgraphNode* error_node, char* log,
                             size_t bytes) {
-  return Instantiate(exec, graph,
+  return Instantiate(exec, graph, false,
                      [&] { return Through(Real().cuGraphInstantiate, exec, graph, error_node, log, bytes); });
 }
 
 CUresult cuGraphInstantiate_v2(CUgraphExec* exec, CUgraph graph, CUgraphNode* error_node, char* log,
                                size_t bytes) {
-  return Instantiate(exec, graph, [&] {
+  return Instantiate(exec, graph, false, [&] {
     return Through(Real().cuGraphInstantiate_v2, exec, graph, error_node, log, bytes);
   });
 }
 
 CUresult cuGraphInstantiateWithFlags(CUgraphExec* exec, CUgraph graph, unsigned long long flags) {
-  return Instantiate(exec, graph,
+  return Instantiate(exec, graph, false,
                      [&] { return Through(Real().cuGraphInstantiateWithFlags, exec, graph, flags); });
 }
 
 CUresult cuGraphInstantiateWithParams(CUgraphExec* exec, CUgraph graph,
                                       CUDA_GRAPH_INSTANTIATE_PARAMS* params) {
-  return Instantiate(exec, graph,
+  return Instantiate(exec, graph, Uploads(params),
                      [&] { return Through(Real().cuGraphInstantiateWithParams, exec, graph, params); });
 }
 
 CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec* exec, CUgraph graph,
                                            CUDA_GRAPH_INSTANTIATE_PARAMS* params) {
-  return Instantiate(exec, graph,
+  return Instantiate(exec, graph, Uploads(params),
                      [&] { return Through(Real().cuGraphInstantiateWithParams_ptsz, exec, graph, params); });
 }
 
@@ -202,13 +289,13 @@ CUresult cuGraphExecDestroy(CUgraphExec exec) {
 
 CUresult cuGraphExecKernelNodeSetParams(CUgraphExec exec, CUgraphNode node,
                                         const CUDA_KERNEL_NODE_PARAMS_v1* params) {
-  return ChangeKernel(params ? params->func : nullptr, nullptr,
+  return ChangeKernel(exec, params ? params->func : nullptr, nullptr,
                       [&] { return Through(Real().cuGraphExecKernelNodeSetParams, exec, node, params); });
 }
 
 CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node,
                                            const CUDA_KERNEL_NODE_PARAMS_v2* params) {
-  return ChangeKernel(params ? params->func : nullptr, params ? params->kern : nullptr,
+  return ChangeKernel(exec, params ? params->func : nullptr, params ? params->kern : nullptr,
                       [&] { return Through(Real().cuGraphExecKernelNodeSetParams_v2, exec, node, params); });
 }
 
@@ -218,22 +305,22 @@ CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraphNod
   if (params && *reinterpret_cast<const int*>(params) == CU_GRAPH_NODE_TYPE_KERNEL) {
     memcpy(&kernel, reinterpret_cast<const char*>(params) + 4 * sizeof(int), sizeof(kernel));
   }
-  return ChangeKernel(kernel.func, kernel.kern,
+  return ChangeKernel(exec, kernel.func, kernel.kern,
                       [&] { return Through(Real().cuGraphExecNodeSetParams, exec, node, params); });
 }
 
 CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode* error_node,
                            CUgraphExecUpdateResult* result) {
-  return ChangeNodes(graph,
+  return ChangeNodes(exec, graph,
                      [&] { return Through(Real().cuGraphExecUpdate, exec, graph, error_node, result); });
 }
 
 CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo* result) {
-  return ChangeNodes(graph, [&] { return Through(Real().cuGraphExecUpdate_v2, exec, graph, result); });
+  return ChangeNodes(exec, graph, [&] { return Through(Real().cuGraphExecUpdate_v2, exec, graph, result); });
 }
 
 CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraph child) {
-  return ChangeNodes(child,
+  return ChangeNodes(exec, child,
                      [&] { return Through(Real().cuGraphExecChildGraphNodeSetParams, exec, node, child); });
 }
 

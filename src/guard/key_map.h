@@ -63,6 +63,15 @@ void KeyMap<V>::EraseIf(F&& predicate) {
 }
 
 template <typename V>
+template <typename F>
+bool KeyMap<V>::Any(F&& predicate) const {
+  for (size_t i = 0; i < capacity_; i++) {
+    if (cells_[i].key != 0 && predicate(cells_[i].value)) return true;
+  }
+  return false;
+}
+
+template <typename V>
 bool KeyMap<V>::Grow() {
   const size_t capacity = capacity_ == 0 ? 1024 : capacity_ * 2;
   void* memory =

@@ -25,8 +25,11 @@ inline void Count() {
 bool Captures(CUstream stream, bool per_thread) {
   auto* query = per_thread ? Real().cuStreamIsCapturing_ptsz : Real().cuStreamIsCapturing;
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  // An error: the stream waits for a capture elsewhere, and the driver will say so.
-  return query && (query(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE);
+  if (!query) return false;
+  const CUresult r = query(stream, &status);
+  // The stream waits for a capture elsewhere: the driver will say so.
+  return r == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT ||
+         (r == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE);
 }
 
 struct Where {

@@ -5,6 +5,7 @@
 // at which moment nothing can be refused: charged when they are set.
 #include "guard/allocations.h"
 #include "guard/credit.h"
+#include "guard/current_context.h"
 #include "guard/driver.h"
 #include "guard/limits.h"
 #include "guard/local_memory.h"
@@ -17,27 +18,29 @@ namespace gpumux::guard {
 
 namespace {
 
+// Charged beyond a context's own share, and the limit as it was known last.
+struct Buffer {
+  uint64_t charged, limit;
+};
 struct Buffers {
-  uint64_t heap, printf;
+  Buffer heap, printf;
 };
 
 constinit Lock g_lock;
-constinit KeyMap<Buffers> g_buffers;  // charged beyond a context's own share, by context
+constinit KeyMap<Buffers> g_buffers;  // by context
 
 CUresult SetBuffer(CUlimit limit, size_t value) {
   auto call = [&] { return Through(Real().cuCtxSetLimit, limit, value); };
-  CUcontext context = nullptr;
-  size_t before = 0;
+  const CUcontext context = CurrentContext();
   const int slot = SlotOfCurrentContext();
-  if (slot < 0 || value >= kAbsurdBytes || !Real().cuCtxGetCurrent ||
-      Real().cuCtxGetCurrent(&context) != CUDA_SUCCESS || !Real().cuCtxGetLimit ||
-      Real().cuCtxGetLimit(&before, limit) != CUDA_SUCCESS) {
-    return call();
-  }
+  if (slot < 0 || !context || value >= kAbsurdBytes) return call();
   Held held(g_lock);
-  Buffers* buffers = g_buffers.Insert(reinterpret_cast<uint64_t>(context), Buffers{0, 0});
+  Buffers* buffers = g_buffers.Insert(reinterpret_cast<uint64_t>(context), Buffers{{0, 0}, {0, 0}});
   if (!buffers) return call();
-  uint64_t& charged = limit == CU_LIMIT_MALLOC_HEAP_SIZE ? buffers->heap : buffers->printf;
+  Buffer& buffer = limit == CU_LIMIT_MALLOC_HEAP_SIZE ? buffers->heap : buffers->printf;
+  size_t before = buffer.limit;
+  if (!Real().cuCtxGetLimit || Real().cuCtxGetLimit(&before, limit) != CUDA_SUCCESS) before = buffer.limit;
+  uint64_t& charged = buffer.charged;
   const uint64_t growth = value > before ? RoundUp(value - before, kDevicePageBytes) : 0;
   if (growth && !Reserve(slot, growth)) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult r = call();
@@ -45,6 +48,7 @@ CUresult SetBuffer(CUlimit limit, size_t value) {
   const uint64_t now = r != CUDA_SUCCESS ? charged : charged + growth - (shrunk < charged ? shrunk : charged);
   Settle(slot, charged, now, growth);
   charged = now;
+  if (r == CUDA_SUCCESS) buffer.limit = value;
   return r;
 }
 
@@ -58,9 +62,9 @@ void ForgetLimits() {
 
 uint64_t DropLimits(CUcontext context) {
   Held held(g_lock);
-  Buffers gone = {0, 0};
+  Buffers gone = {{0, 0}, {0, 0}};
   g_buffers.Erase(reinterpret_cast<uint64_t>(context), &gone);
-  return gone.heap + gone.printf + DropStack(context);
+  return gone.heap.charged + gone.printf.charged + DropStack(context);
 }
 
 }  // namespace gpumux::guard

@@ -31,6 +31,10 @@ inline bool IsSmallKernel(cuda::CUfunction f) {
 // limit is below the default.
 void ForgetSmallKernels();
 
+// Larger than any: where the driver does not say. What such a call took is charged
+// after it, by the limit that the driver has then.
+inline constexpr uint64_t kUnknownLocalBytes = ~0ull;
+
 // Bytes a thread that a function, or a kernel handle cast to one, needs; 0 where
 // it cannot be asked. Remembers the small ones.
 uint64_t LocalBytesOf(cuda::CUfunction f);
@@ -42,6 +46,7 @@ struct StackGrowth {
   cuda::CUcontext context = nullptr;
   cuda::CUdevice device = 0;
   uint64_t reserved = 0;
+  uint64_t before = 0, wanted = 0;  // the limit
 };
 // Before: something that needs `bytes` a thread comes. False: the promise does
 // not allow it; the driver is not to be asked.

@@ -13,6 +13,7 @@
 
 #include "guard/allocations.h"
 #include "guard/credit.h"
+#include "guard/current_context.h"
 #include "guard/driver.h"
 #include "guard/image_globals.h"
 #include "guard/local_memory.h"
@@ -27,10 +28,12 @@ namespace {
 
 // A library's variables exist once a context uses them, on the device of that
 // context: charged to the tenant's first GPU if none is current.
-int SlotForImage() {
+int SlotFor(const CUlibrary*) {
   const int slot = SlotOfCurrentContext();
   return slot == kNoDevice && Limits()->gpu_count > 0 ? 0 : slot;
 }
+// A module goes into the current context.
+int SlotFor(const CUmodule*) { return SlotOfCurrentContext(); }
 
 // Has this process broken the tenant's limit? Asks the daemon to look at the
 // device now; the reply to the second request comes after it has looked.
@@ -43,12 +46,11 @@ bool AboveLimit(int slot) {
 template <typename Handle, typename Load, typename Unload>
 CUresult LoadImage(Handle* handle, ImageGlobals globals, Load&& load, Unload&& unload) {
   if (!InForce() || !handle) return load();
-  const int slot = SlotForImage();
+  const int slot = SlotFor(handle);
   if (slot == kNoDevice) return load();
   if (slot == kNotOurs) return CUDA_ERROR_OUT_OF_MEMORY;
   if (globals.bytes >= kAbsurdBytes) return load();
-  CUcontext context = nullptr;
-  if (Real().cuCtxGetCurrent) Real().cuCtxGetCurrent(&context);
+  const CUcontext context = CurrentContext();
 
   if (globals.bytes > 0 && globals.bytes <= kLargestPieceBytes && context) {
     const CUresult r = g_small_objects.Add(slot, load);

@@ -2,6 +2,7 @@
 // Plain, pitched and managed memory: reserve, call, commit.
 #include "guard/allocations.h"
 #include "guard/credit.h"
+#include "guard/current_context.h"
 #include "guard/driver.h"
 #include "guard/rounding.h"
 #include "guard/session.h"
@@ -12,16 +13,35 @@ namespace gpumux::guard {
 
 namespace {
 
-CUcontext CurrentContext() {
-  CUcontext context = nullptr;
-  if (Real().cuCtxGetCurrent) Real().cuCtxGetCurrent(&context);
-  return context;
+// At the cap, where no slab more can be had: a small piece may still fit into one
+// that is charged, which its address alone tells.
+template <typename Call, typename FreeCall>
+CUresult AllocateInSlab(int slot, CUcontext context, bool device_full, CUdeviceptr* address, Call&& call,
+                        FreeCall&& free_call) {
+  const CUdeviceptr before = *address;
+  const CUresult r = call();
+  if (r != CUDA_SUCCESS) {
+    if (r == CUDA_ERROR_OUT_OF_MEMORY) CountDeviceFull(slot, kSlabBytes);
+    return r;
+  }
+  const CUdeviceptr piece = *address;
+  if (AddPiece(piece, context, slot)) {
+    if (free_call(piece) == CUDA_SUCCESS) {
+      DropPiece(piece);
+      *address = before;
+      CountRefused(slot, kSlabBytes, device_full);
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    ForceCommit(slot, kSlabBytes);
+  }
+  Remember(piece, {0, 0, context, static_cast<int16_t>(slot), Family::kPiece});
+  return r;
 }
 
 // `bytes` is what the program asks for; `share_slab`: whether small requests of
 // this family share slabs. `call` asks the driver and gives the address.
-template <typename Call>
-CUresult Allocate(uint64_t bytes, bool share_slab, CUdeviceptr* address, Call&& call) {
+template <typename Call, typename FreeCall>
+CUresult Allocate(uint64_t bytes, bool share_slab, CUdeviceptr* address, Call&& call, FreeCall&& free_call) {
   // What the driver refuses by itself keeps the driver's own code.
   if (!InForce() || bytes == 0 || bytes >= kAbsurdBytes) return call();
   const int slot = SlotOfCurrentContext();
@@ -30,14 +50,20 @@ CUresult Allocate(uint64_t bytes, bool share_slab, CUdeviceptr* address, Call&& 
 
   const bool piece = share_slab && bytes <= kLargestPieceBytes;
   const uint64_t charge = piece ? kSlabBytes : RoundUp(bytes, kDevicePageBytes);
-  if (!Reserve(slot, charge)) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUcontext context = CurrentContext();
+  bool device_full = false;
+  if (!TryReserve(slot, charge, &device_full)) {
+    if (piece && HasSlab(context, slot))
+      return AllocateInSlab(slot, context, device_full, address, call, free_call);
+    CountRefused(slot, charge, device_full);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
   const CUresult r = call();
   if (r != CUDA_SUCCESS) {
     Cancel(slot, charge);
     if (r == CUDA_ERROR_OUT_OF_MEMORY) CountDeviceFull(slot, charge);
     return r;
   }
-  const CUcontext context = CurrentContext();
   if (piece) {
     // The address says which slab the driver chose; one that is charged already
     // costs nothing more.
@@ -51,6 +77,25 @@ CUresult Allocate(uint64_t bytes, bool share_slab, CUdeviceptr* address, Call&& 
     Commit(slot, charge);
     Remember(*address, {charge, 0, context, static_cast<int16_t>(slot), Family::kWhole});
   }
+  return r;
+}
+
+CUresult Undo(CUdeviceptr ptr) { return Through(Real().cuMemFree_v2, ptr); }
+
+// The same for an address of 32 bits.
+template <typename Call>
+CUresult AllocateNarrow(CUdeviceptr_v1* ptr, uint64_t bytes, Call&& call) {
+  const CUdeviceptr_v1 before = *ptr;
+  CUdeviceptr wide = before;
+  const CUresult r = Allocate(
+      bytes, true, &wide,
+      [&] {
+        const CUresult from_driver = call();
+        wide = *ptr;
+        return from_driver;
+      },
+      [](CUdeviceptr p) { return Through(Real().cuMemFree, static_cast<CUdeviceptr_v1>(p)); });
+  if (r != CUDA_SUCCESS && wide == before) *ptr = before;
   return r;
 }
 
@@ -82,7 +127,7 @@ extern "C" {
 
 CUresult cuMemAlloc_v2(CUdeviceptr* ptr, size_t bytes) {
   if (!ptr) return Through(Real().cuMemAlloc_v2, ptr, bytes);
-  return Allocate(bytes, true, ptr, [&] { return Through(Real().cuMemAlloc_v2, ptr, bytes); });
+  return Allocate(bytes, true, ptr, [&] { return Through(Real().cuMemAlloc_v2, ptr, bytes); }, Undo);
 }
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr* ptr, size_t* pitch, size_t width, size_t height, unsigned element) {
@@ -94,7 +139,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* ptr, size_t* pitch, size_t width, size_
   const uint64_t padded = RoundUp(width, 512);
   if (width >= kAbsurdBytes || (rows != 0 && padded > kAbsurdBytes / rows)) return call();
   const uint64_t expected = padded * rows;
-  const CUresult r = Allocate(expected, true, ptr, call);
+  const CUresult r = Allocate(expected, true, ptr, call, Undo);
   if (r == CUDA_SUCCESS && InForce() && *pitch > padded) {
     Allocation a;
     const uint64_t actual = RoundUp(*pitch * rows, kDevicePageBytes);
@@ -113,7 +158,8 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* ptr, size_t* pitch, size_t width, size_
 // it is touched, and no call is left then that could be refused.
 CUresult cuMemAllocManaged(CUdeviceptr* ptr, size_t bytes, unsigned flags) {
   if (!ptr) return Through(Real().cuMemAllocManaged, ptr, bytes, flags);
-  return Allocate(bytes, false, ptr, [&] { return Through(Real().cuMemAllocManaged, ptr, bytes, flags); });
+  return Allocate(
+      bytes, false, ptr, [&] { return Through(Real().cuMemAllocManaged, ptr, bytes, flags); }, Undo);
 }
 
 CUresult cuMemFree_v2(CUdeviceptr ptr) {
@@ -124,24 +170,14 @@ CUresult cuMemFree_v2(CUdeviceptr ptr) {
 // still export them.
 CUresult cuMemAlloc(CUdeviceptr_v1* ptr, unsigned bytes) {
   if (!ptr) return Through(Real().cuMemAlloc, ptr, bytes);
-  CUdeviceptr wide = 0;
-  return Allocate(bytes, true, &wide, [&] {
-    const CUresult r = Through(Real().cuMemAlloc, ptr, bytes);
-    wide = *ptr;
-    return r;
-  });
+  return AllocateNarrow(ptr, bytes, [&] { return Through(Real().cuMemAlloc, ptr, bytes); });
 }
 
 CUresult cuMemAllocPitch(CUdeviceptr_v1* ptr, unsigned* pitch, unsigned width, unsigned height,
                          unsigned element) {
   auto call = [&] { return Through(Real().cuMemAllocPitch, ptr, pitch, width, height, element); };
   if (!ptr || !pitch) return call();
-  CUdeviceptr wide = 0;
-  return Allocate(RoundUp(width, 512) * height, true, &wide, [&] {
-    const CUresult r = call();
-    wide = *ptr;
-    return r;
-  });
+  return AllocateNarrow(ptr, RoundUp(width, 512) * height, call);
 }
 
 CUresult cuMemFree(CUdeviceptr_v1 ptr) {

@@ -15,6 +15,7 @@
 
 #include "gpumux/abi/session.h"
 #include "guard/allocations.h"
+#include "guard/current_context.h"
 #include "guard/driver.h"
 #include "guard/lock.h"
 
@@ -216,6 +217,7 @@ bool MapPages(const int fds[3]) {
 
 // Which ordinal is which GPU: asked once, since CUDA_VISIBLE_DEVICES is read by
 // cuInit alone.
+// Asked again while the driver answers with an error.
 void MapOrdinals() {
   s.ordinal_count = 0;
   int count = 0;
@@ -225,9 +227,9 @@ void MapOrdinals() {
     s.slot_of_ordinal[i] = kNotOurs;
     cuda::CUdevice device = 0;
     cuda::CUuuid uuid = {};
-    if (Real().cuDeviceGet(&device, i) != cuda::CUDA_SUCCESS) continue;
+    if (Real().cuDeviceGet(&device, i) != cuda::CUDA_SUCCESS) return;
     auto* get_uuid = Real().cuDeviceGetUuid_v2 ? Real().cuDeviceGetUuid_v2 : Real().cuDeviceGetUuid;
-    if (!get_uuid || get_uuid(&uuid, device) != cuda::CUDA_SUCCESS) continue;
+    if (!get_uuid || get_uuid(&uuid, device) != cuda::CUDA_SUCCESS) return;
     if (device >= 0 && device < kMaxOrdinals) {
       s.slot_of_ordinal[device] = SlotOfUuid(reinterpret_cast<const uint8_t*>(uuid.bytes));
     }
@@ -359,8 +361,7 @@ int SlotOfDevice(cuda::CUdevice device) {
 
 int SlotOfCurrentContext() {
   cuda::CUdevice device;
-  if (!Real().cuCtxGetDevice || Real().cuCtxGetDevice(&device) != cuda::CUDA_SUCCESS) return kNoDevice;
-  return SlotOfDevice(device);
+  return CurrentDevice(&device) ? SlotOfDevice(device) : kNoDevice;
 }
 
 bool RequestCredit(int slot, uint64_t bytes, CreditAnswer* answer) {

@@ -6,6 +6,7 @@
 #include "gpumux/abi/pages.h"
 #include "guard/credit.h"
 #include "guard/driver.h"
+#include "guard/driver_objects.h"
 #include "guard/lock.h"
 #include "guard/rounding.h"
 
@@ -33,7 +34,9 @@ class SmallObjects {
       return r;
     }
     objects_[slot]++;
-    if (before >= DeviceFree() + kSlabBytes) {
+    const uint64_t after = DeviceFree();
+    // Where the driver did not say, a slab; it comes back with the last object.
+    if (before == 0 || after == 0 || before >= after + kSlabBytes) {
       slabs_[slot]++;
       Commit(slot, kSlabBytes);
     } else {
@@ -48,7 +51,7 @@ class SmallObjects {
     const uint64_t before = DeviceFree();
     const cuda::CUresult r = destroy();
     if (r != cuda::CUDA_SUCCESS) return r;
-    const bool given_back = DeviceFree() >= before + kSlabBytes;
+    const bool given_back = before != 0 && DeviceFree() >= before + kSlabBytes;
     if (objects_[slot] > 0) objects_[slot]--;
     const uint64_t back = objects_[slot] == 0 ? slabs_[slot] : (given_back && slabs_[slot] > 0 ? 1 : 0);
     slabs_[slot] -= back;
@@ -73,12 +76,6 @@ class SmallObjects {
   }
 
  private:
-  static uint64_t DeviceFree() {
-    size_t free = 0, total = 0;
-    if (Real().cuMemGetInfo_v2) Real().cuMemGetInfo_v2(&free, &total);
-    return free;
-  }
-
   Lock lock_;
   uint64_t objects_[GPUMUX_MAX_GPUS] = {};
   uint64_t slabs_[GPUMUX_MAX_GPUS] = {};

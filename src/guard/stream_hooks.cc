@@ -11,6 +11,7 @@
 // While any pool holds memory, the synchronising calls are followed by that
 // reading (40 ns a pool on an H200); otherwise they cost one load.
 #include "guard/credit.h"
+#include "guard/current_context.h"
 #include "guard/driver.h"
 #include "guard/lock.h"
 #include "guard/rounding.h"
@@ -26,8 +27,9 @@ struct Pool {
   CUmemoryPool handle;
   uint64_t charged;  // what it reserved when it was read last
   uint64_t live;     // allocations not freed yet
-  int16_t slot;      // kNotOurs for memory that is not on a device
-  bool destroyed;    // the handle is void; the memory lives until `live` is 0
+  uint64_t live_bytes;
+  int16_t slot;    // kNotOurs for memory that is not on a device
+  bool destroyed;  // the handle is void; the memory lives until `live` is 0
 };
 
 constinit Lock g_lock;  // held across the driver's call, so that two growths are told apart
@@ -41,6 +43,8 @@ constinit uint32_t g_to_refresh = 0;
 // Plain memory that was freed in stream order: the driver has it until the next
 // synchronise.
 constinit uint64_t g_pending[GPUMUX_MAX_GPUS] = {};
+// Each device's own pool, as the driver named it last.
+constinit CUmemoryPool g_pool_of_slot[GPUMUX_MAX_GPUS] = {};
 constinit bool g_any_pending = false;
 
 bool ReadReserved(CUmemoryPool pool, uint64_t* bytes) {
@@ -74,7 +78,7 @@ void RefreshOne(Pool* pool) {
   if (pool->destroyed) {
     now = pool->live ? pool->charged : 0;
   } else if (!ReadReserved(pool->handle, &now)) {
-    now = 0;  // gone with its device
+    return;  // charged until the driver says otherwise
   }
   if (now != pool->charged) SettlePool(pool, now, 0);
 }
@@ -115,7 +119,7 @@ Pool* Known(CUmemoryPool handle, int slot, uint64_t* id_out = nullptr) {
   if (!id) return nullptr;
   if (*id == g_next_id) g_next_id++;
   if (id_out) *id_out = *id;
-  return g_pools.Insert(*id, Pool{handle, 0, 0, static_cast<int16_t>(slot), false});
+  return g_pools.Insert(*id, Pool{handle, 0, 0, 0, static_cast<int16_t>(slot), false});
 }
 
 Pool* FindByHandle(CUmemoryPool handle) {
@@ -123,30 +127,45 @@ Pool* FindByHandle(CUmemoryPool handle) {
   return id ? g_pools.Find(*id) : nullptr;
 }
 
-// Not capturing, and sure of it: what is captured takes memory when the graph
-// runs, and nothing now.
+// What is captured takes memory when the graph runs, and nothing now. Where the
+// driver does not say, the call goes on as if it took memory: if it does not, the
+// pool shows that.
 bool Capturing(CUresult (*query)(CUstream, CUstreamCaptureStatus*), CUstream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   if (!query) return false;
-  return query(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
+  const CUresult r = query(stream, &status);
+  // The stream waits for a capture elsewhere: the driver will say so.
+  return r == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT ||
+         (r == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE);
 }
 
 // Makes room for a growth by `growth`, giving back what this pool keeps unused
 // if that is what it takes.
-bool ReserveGrowth(CUmemoryPool handle, Pool* pool, uint64_t growth) {
-  if (Reserve(pool->slot, growth)) return true;
+bool ReserveGrowth(uint64_t id, uint64_t growth, bool* device_full) {
+  Pool* pool = g_pools.Find(id);
   const uint64_t before = pool->charged;
-  RefreshAll();  // erases destroyed pools only, and this one is not
-  if (Real().cuMemPoolTrimTo) Real().cuMemPoolTrimTo(handle, 0);
+  if (TryReserve(pool->slot, growth, device_full)) return true;
+  RefreshAll();  // erases destroyed pools only, which this one is not; others may move
+  pool = g_pools.Find(id);
+  if (Real().cuMemPoolTrimTo) Real().cuMemPoolTrimTo(pool->handle, 0);
   RefreshOne(pool);
-  return pool->charged < before && Reserve(pool->slot, growth);
+  return pool->charged < before && TryReserve(pool->slot, growth, device_full);
 }
 
-bool MayFitInside(CUmemoryPool handle, const Pool& pool, uint64_t bytes) {
-  cuuint64_t used = 0;
-  return Real().cuMemPoolGetAttribute &&
-         Real().cuMemPoolGetAttribute(handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used) == CUDA_SUCCESS &&
-         pool.charged >= used && pool.charged - used >= bytes;
+// By our own count: the driver's does not come down for memory that was freed by
+// cuMemFree (measured).
+bool MayFitInside(const Pool& pool, uint64_t bytes) {
+  return pool.charged >= pool.live_bytes && pool.charged - pool.live_bytes >= bytes;
+}
+
+// The pool grew although there is no room. True: undone, the growth is nobody's to give.
+template <typename FreeCall, typename SyncCall>
+bool UndoGrowth(CUmemoryPool handle, const Pool& pool, CUdeviceptr address, FreeCall&& free_call,
+                SyncCall&& sync_call) {
+  if (free_call(address) != CUDA_SUCCESS) return false;
+  sync_call();
+  if (Real().cuMemPoolTrimTo) Real().cuMemPoolTrimTo(handle, static_cast<size_t>(pool.charged));
+  return true;
 }
 
 template <typename Call, typename FreeCall, typename SyncCall>
@@ -157,32 +176,59 @@ CUresult AllocateFrom(CUmemoryPool handle, int slot, uint64_t bytes, CUdeviceptr
   Pool* pool = Known(handle, slot, &id);
   if (!pool || pool->slot < 0) return call();
   const uint64_t growth = RoundUp(bytes, kPoolGrowthBytes);
-  uint64_t reserved = 0;
-  if (ReserveGrowth(handle, pool, growth)) {
-    reserved = growth;
-  } else if (!MayFitInside(handle, *pool, bytes)) {
+  bool device_full = false;
+  const uint64_t reserved = ReserveGrowth(id, growth, &device_full) ? growth : 0;
+  pool = g_pools.Find(id);
+  if (reserved == 0 && !MayFitInside(*pool, bytes)) {
+    CountRefused(pool->slot, growth, device_full);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
+  const CUdeviceptr untouched = *address;
   const CUresult r = call();
-  uint64_t now = pool->charged;
+  // Where the driver does not say, it grew as far as it may.
+  uint64_t now = pool->charged + (r == CUDA_SUCCESS ? reserved : 0);
   ReadReserved(handle, &now);
-  if (r == CUDA_SUCCESS && reserved == 0 && now > pool->charged) {
-    // It did not fit inside after all. Undo: the growth is nobody's to give.
-    free_call(*address);
-    sync_call();
-    if (Real().cuMemPoolTrimTo) Real().cuMemPoolTrimTo(handle, static_cast<size_t>(pool->charged));
+  if (r == CUDA_SUCCESS && reserved == 0 && now > pool->charged &&
+      UndoGrowth(handle, *pool, *address, free_call, sync_call)) {
     ReadReserved(handle, &now);
     SettlePool(pool, now, 0);
-    *address = 0;
+    *address = untouched;
+    CountRefused(pool->slot, growth, device_full);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   SettlePool(pool, now, reserved);
   if (r == CUDA_SUCCESS) {
     pool->live++;
-    Remember(*address, {0, id, nullptr, pool->slot, Family::kStream});
+    pool->live_bytes += bytes;
+    Remember(*address, {bytes, id, nullptr, pool->slot, Family::kStream});
   } else if (r == CUDA_ERROR_OUT_OF_MEMORY) {
     CountDeviceFull(pool->slot, growth);
   }
+  return r;
+}
+
+// The pool from which cuMemAllocAsync allocates; null where the driver never told it.
+CUmemoryPool PoolOf(CUdevice device, int slot) {
+  CUmemoryPool pool = nullptr;
+  if (Real().cuDeviceGetMemPool && Real().cuDeviceGetMemPool(&pool, device) == CUDA_SUCCESS) {
+    __atomic_store_n(&g_pool_of_slot[slot], pool, __ATOMIC_RELAXED);
+  }
+  return __atomic_load_n(&g_pool_of_slot[slot], __ATOMIC_RELAXED);
+}
+
+// From a pool that is not known: charged as the largest step that it may have
+// grown by, until it is freed.
+template <typename Call>
+CUresult AllocateUnpooled(int slot, uint64_t bytes, CUdeviceptr* address, Call&& call) {
+  const uint64_t charge = RoundUp(bytes, kPoolGrowthBytes);
+  if (!Reserve(slot, charge)) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult r = call();
+  if (r != CUDA_SUCCESS) {
+    Cancel(slot, charge);
+    return r;
+  }
+  Commit(slot, charge);
+  Remember(*address, {charge, 0, CurrentContext(), static_cast<int16_t>(slot), Family::kWhole});
   return r;
 }
 
@@ -190,16 +236,15 @@ template <typename IsCapturing, typename Call, typename FreeCall, typename SyncC
 CUresult AllocateAsync(CUdeviceptr* ptr, size_t bytes, IsCapturing&& capturing, Call&& call,
                        FreeCall&& free_call, SyncCall&& sync_call) {
   if (!InForce() || !ptr || bytes == 0 || bytes >= kAbsurdBytes || capturing()) return call();
-  const int slot = SlotOfCurrentContext();
+  CUdevice device = 0;
+  if (!CurrentDevice(&device)) return call();
+  const int slot = SlotOfDevice(device);
   if (slot == kNoDevice) return call();
   if (slot == kNotOurs) return CUDA_ERROR_OUT_OF_MEMORY;
-  CUdevice device = 0;
-  CUmemoryPool pool = nullptr;
-  if (Real().cuCtxGetDevice(&device) != CUDA_SUCCESS || !Real().cuDeviceGetMemPool ||
-      Real().cuDeviceGetMemPool(&pool, device) != CUDA_SUCCESS) {
-    return call();  // the driver has no pools: it will say so
-  }
-  return AllocateFrom(pool, slot, bytes, ptr, call, free_call, sync_call);
+  const CUmemoryPool pool = PoolOf(device, slot);
+  if (pool) return AllocateFrom(pool, slot, bytes, ptr, call, free_call, sync_call);
+  if (!Real().cuDeviceGetMemPool) return call();  // the driver has no pools: it will say so
+  return AllocateUnpooled(slot, bytes, ptr, call);
 }
 
 template <typename IsCapturing, typename Call, typename FreeCall, typename SyncCall>
@@ -248,13 +293,30 @@ CUresult FreeStreamOrdered(CUdeviceptr ptr, const Allocation& allocation, CUresu
   Held held(g_lock);
   if (Pool* pool = g_pools.Find(allocation.pool)) {
     if (pool->live > 0) pool->live--;
+    pool->live_bytes -= allocation.bytes < pool->live_bytes ? allocation.bytes : pool->live_bytes;
     if (!pool->destroyed) RefreshOne(pool);
   }
   return r;
 }
 
+void RefreshPools(int slot, bool last) {
+  if (__atomic_load_n(&g_to_refresh, __ATOMIC_RELAXED) == 0) return;
+  Held held(g_lock);
+  RefreshAll();
+  if (!last) return;
+  // Without a context nobody holds what a pool still seems to have.
+  g_pools.EraseIf([slot](uint64_t, Pool& pool) {
+    uint64_t now = 0;
+    if (pool.slot != slot || pool.charged == 0 || (!pool.destroyed && ReadReserved(pool.handle, &now)))
+      return false;
+    SettlePool(&pool, 0, 0);
+    return pool.destroyed;
+  });
+}
+
 void ForgetPools() {
   g_lock.Reset();
+  for (auto& pool : g_pool_of_slot) pool = nullptr;
   g_pools.Forget();
   g_id_of_handle.Forget();
   g_to_refresh = 0;
@@ -283,7 +345,7 @@ CUresult cuMemAllocAsync(CUdeviceptr* ptr, size_t bytes, CUstream stream) {
   return AllocateAsync(
       ptr, bytes, [&] { return Capturing(Real().cuStreamIsCapturing, stream); },
       [&] { return Through(Real().cuMemAllocAsync, ptr, bytes, stream); },
-      [&](CUdeviceptr p) { Through(Real().cuMemFreeAsync, p, stream); },
+      [&](CUdeviceptr p) { return Through(Real().cuMemFreeAsync, p, stream); },
       [&] { Through(Real().cuStreamSynchronize, stream); });
 }
 
@@ -291,7 +353,7 @@ CUresult cuMemAllocAsync_ptsz(CUdeviceptr* ptr, size_t bytes, CUstream stream) {
   return AllocateAsync(
       ptr, bytes, [&] { return Capturing(Real().cuStreamIsCapturing_ptsz, stream); },
       [&] { return Through(Real().cuMemAllocAsync_ptsz, ptr, bytes, stream); },
-      [&](CUdeviceptr p) { Through(Real().cuMemFreeAsync_ptsz, p, stream); },
+      [&](CUdeviceptr p) { return Through(Real().cuMemFreeAsync_ptsz, p, stream); },
       [&] { Through(Real().cuStreamSynchronize_ptsz, stream); });
 }
 
@@ -299,7 +361,7 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* ptr, size_t bytes, CUmemoryPool po
   return AllocateFromPool(
       ptr, bytes, pool, [&] { return Capturing(Real().cuStreamIsCapturing, stream); },
       [&] { return Through(Real().cuMemAllocFromPoolAsync, ptr, bytes, pool, stream); },
-      [&](CUdeviceptr p) { Through(Real().cuMemFreeAsync, p, stream); },
+      [&](CUdeviceptr p) { return Through(Real().cuMemFreeAsync, p, stream); },
       [&] { Through(Real().cuStreamSynchronize, stream); });
 }
 
@@ -307,7 +369,7 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* ptr, size_t bytes, CUmemoryPo
   return AllocateFromPool(
       ptr, bytes, pool, [&] { return Capturing(Real().cuStreamIsCapturing_ptsz, stream); },
       [&] { return Through(Real().cuMemAllocFromPoolAsync_ptsz, ptr, bytes, pool, stream); },
-      [&](CUdeviceptr p) { Through(Real().cuMemFreeAsync_ptsz, p, stream); },
+      [&](CUdeviceptr p) { return Through(Real().cuMemFreeAsync_ptsz, p, stream); },
       [&] { Through(Real().cuStreamSynchronize_ptsz, stream); });
 }
 

@@ -13,6 +13,10 @@ namespace gpumux::guard {
 // After `r` = the driver freed `ptr`, which Take() gave as stream-ordered.
 cuda::CUresult FreeStreamOrdered(cuda::CUdeviceptr ptr, const Allocation& allocation, cuda::CUresult r);
 
+// A context on `slot` is gone; `last`: none is left there, and with it what its
+// device's pools held.
+void RefreshPools(int slot, bool last);
+
 // In the child of a fork.
 void ForgetPools();
 void ForgetContexts();

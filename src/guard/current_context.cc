@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "guard/current_context.h"
+
+#include "guard/driver.h"
+#include "guard/session.h"
+#include "guard/wrappers.h"
+
+namespace gpumux::guard {
+
+namespace {
+
+struct Told {
+  CUcontext context;
+  CUdevice device;
+  bool device_known;
+};
+__thread Told t_told = {nullptr, 0, false};
+
+bool SaysNone(CUresult r) {
+  return r == CUDA_ERROR_NOT_INITIALIZED || r == CUDA_ERROR_DEINITIALIZED ||
+         r == CUDA_ERROR_INVALID_CONTEXT || r == CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+CUdevice FirstOfTheTenant() {
+  for (CUdevice device = 0; SlotOfDevice(device) != kNoDevice; device++) {
+    if (SlotOfDevice(device) == 0) return device;
+  }
+  return 0;
+}
+
+}  // namespace
+
+bool CurrentDevice(CUdevice* device) {
+  if (!Real().cuCtxGetDevice) return false;
+  const CUresult r = Real().cuCtxGetDevice(device);
+  if (r == CUDA_SUCCESS) {
+    t_told.device = *device;
+    t_told.device_known = true;
+    return true;
+  }
+  if (SaysNone(r)) return false;
+  *device = t_told.device_known ? t_told.device : FirstOfTheTenant();
+  return true;
+}
+
+CUcontext CurrentContext() {
+  CUcontext context = nullptr;
+  if (Real().cuCtxGetCurrent && Real().cuCtxGetCurrent(&context) == CUDA_SUCCESS) t_told.context = context;
+  return t_told.context;
+}
+
+}  // namespace gpumux::guard

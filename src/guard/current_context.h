@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "gpumux/abi/cuda/driver.h"
+
+namespace gpumux::guard {
+
+// Where the calling thread's calls go. A driver that does not answer (an earlier
+// fault of the program's may be the reason) must not make its allocations free of
+// charge: then what it told this thread last is taken, or the tenant's first GPU.
+
+// False: no context is current, and the driver will say so itself.
+bool CurrentDevice(cuda::CUdevice* device);
+// Null if none is current.
+cuda::CUcontext CurrentContext();
+
+}  // namespace gpumux::guard
