@@ -22,6 +22,11 @@ int Growth();
 
 int Told();
 
+// Every hooked way to memory, cell by cell (table.cc). `kind`: "own" makes the
+// call itself fail, "inner" what the guard asks the driver meanwhile.
+int Table();
+int Faults(const std::string& kind);
+
 // Many processes at the cap (race.cc)
 int Race(const char* self, int count, uint64_t bytes);
 int RaceMember(int index, uint64_t bytes, uint64_t start_ns);

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The cells of the table: prints one JSON object a line for each. Run as a tenant
+// and bare; test/guard/table_test.cc compares the two.
+#include "table.h"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+
+#include "books.h"
+#include "commands.h"
+#include "faults.h"
+#include "rows.h"
+
+namespace gpumux::probe {
+
+using namespace gpumux::cuda;
+
+Hooked named;
+CUdeviceptr out = kUntouched, held = 0;
+
+namespace {
+
+constexpr uint64_t kPage = 2 * kMiB;
+
+struct EntryPoint {
+  const char* stem;
+  int version;
+  bool per_thread;
+  const char* symbol;
+};
+constexpr bool kLegacy = false, kPerThread = true;
+constexpr EntryPoint kEntryPoints[] = {
+#define GPUMUX_ENTRY(stem, version, flavour, symbol) {#stem, version, flavour, #symbol},
+#include "gpu/entry_points.inc"
+#undef GPUMUX_ENTRY
+};
+
+// By the stem, the version and the stream flavour that lead to `symbol`.
+void* ByProcAddress(const char* symbol) {
+  using Fn = CUresult (*)(const char*, void**, int, cuuint64_t, CUdriverProcAddressQueryResult*);
+  static const auto find = Find<Fn>("cuGetProcAddress_v2");
+  for (const EntryPoint& entry : kEntryPoints) {
+    if (std::strcmp(entry.symbol, symbol) != 0) continue;
+    void* address = nullptr;
+    CUdriverProcAddressQueryResult status;
+    MUST(find(entry.stem, &address, entry.version, entry.per_thread ? 2 : 0, &status));
+    return address;
+  }
+  return nullptr;
+}
+
+Hooked FindAll(const std::function<void*(const char*)>& find) {
+  Hooked all;
+#define GPUMUX_HOOK(name, params) all.name = reinterpret_cast<decltype(all.name)>(find(#name));
+#define GPUMUX_USE(name, params) GPUMUX_HOOK(name, params)
+#include "guard/hooks.inc"
+#include "guard/uses.inc"
+#undef GPUMUX_HOOK
+#undef GPUMUX_USE
+  return all;
+}
+
+// The table runs in a context of its own: rows make and end the primary one.
+void Enter(CUcontext context) {
+  CUcontext popped;
+  while (api.cuCtxPopCurrent_v2(&popped) == CUDA_SUCCESS) {
+  }
+  if (context) MUST(api.cuCtxSetCurrent(context));
+}
+void Home() { Enter(primary); }
+
+// Takes all that is free but `leave` bytes, rounded up to the device's pages.
+class Filler {
+ public:
+  explicit Filler(uint64_t leave) {
+    const uint64_t free = Free();
+    if (free < leave + kPage) return;
+    const CUmemAllocationProp prop = DeviceProp();
+    MUST(named.cuMemCreate(&handle_, (free - leave) / kPage * kPage, &prop, 0));
+  }
+  ~Filler() {
+    if (handle_) MUST(named.cuMemRelease(handle_));
+  }
+  Filler(const Filler&) = delete;
+  Filler& operator=(const Filler&) = delete;
+
+ private:
+  CUmemGenericAllocationHandle handle_ = 0;
+};
+
+}  // namespace
+
+void Must(CUresult r, const char* step) {
+  if (r == CUDA_SUCCESS) return;
+  std::printf("{\"broken\": \"%s gave %d\"}\n", step, r);
+  std::fflush(stdout);
+  _Exit(8);
+}
+
+std::vector<Row> AllRows() {
+  std::vector<Row> rows;
+  AddPlainRows(&rows);
+  AddStreamRows(&rows);
+  AddVirtualMemoryRows(&rows);
+  AddArrayRows(&rows);
+  AddGraphRows(&rows);
+  AddModuleRows(&rows);
+  AddContextRows(&rows);
+  AddLaunchRows(&rows);
+  return rows;
+}
+
+void StartTable() {
+  OpenFaults();
+#define PROBE_CALL(name, params) api.name = Find<decltype(api.name)>(#name);
+#include "driver_calls.inc"
+#undef PROBE_CALL
+  named = FindAll([](const char* name) { return dlsym(Driver(), name); });
+  MUST(named.cuInit(0));
+  MUST(named.cuDeviceGet(&device, 0));
+  MUST(named.cuCtxCreate_v2(&primary, 0, device));
+  Home();
+}
+
+// What one call did: its code, whether it wrote its output, and the figures'
+// change by the call and after everything was undone.
+CellResult RunCell(const Books& books, const Row& row, const Cell& cell) {
+  CellResult result;
+  Home();
+  const Figures start = books.Read();
+  if (row.prepare) row.prepare();
+  Home();
+  {
+    const uint64_t need = static_cast<uint64_t>(std::max({row.charges, row.needs, int64_t{0}}));
+    const Filler filler(cell.room == Room::kWithin ? ~0ull / 2
+                        : cell.room == Room::kAt   ? need
+                                                   : need - kPage);
+    const Figures before = books.Read();
+    out = kUntouched;
+    Enter(!cell.context ? nullptr : row.context ? row.context() : primary);
+    if (cell.fault) SetFault(*cell.fault);
+    result.code = row.call(*cell.driver);
+    if (cell.fault) SetFault("");
+    result.wrote = out != kUntouched;
+    Home();
+    result.by_call = books.Read() - before;
+  }
+  // What failed works once nothing stands in its way.
+  result.then = result.code;
+  if (result.code != CUDA_SUCCESS) {
+    out = kUntouched;
+    if (row.context) Enter(row.context());
+    result.then = row.call(named);
+    Home();
+  }
+  if (result.then == CUDA_SUCCESS && row.undo) row.undo();
+  if (result.then != CUDA_SUCCESS && row.instead) row.instead();
+  if (row.clean) row.clean();
+  Home();
+  if (cell.fault) {
+    // What the guard could not learn in time it learns at the next such call.
+    MUST(named.cuDeviceGraphMemTrim(device));
+    MUST(named.cuCtxSynchronize());
+  }
+  result.left = books.Read() - start;
+  return result;
+}
+
+namespace {
+
+const char* Name(Room room) { return room == Room::kWithin ? "within" : room == Room::kAt ? "at" : "over"; }
+
+void Print(const Row& row, const Cell& cell, const CellResult& r) {
+  std::printf(
+      "{\"hook\": \"%s\", \"variant\": \"%s\", \"by\": \"%s\", \"context\": %s, \"room\": \"%s\", "
+      "\"fault\": \"%s\", ",
+      row.hook.c_str(), row.variant.c_str(), cell.driver == &named ? "name" : "cuGetProcAddress",
+      cell.context ? "true" : "false", Name(cell.room), cell.fault ? cell.fault->c_str() : "");
+  std::printf("\"takes\": %" PRId64 ", \"charges\": %" PRId64 ", \"by_daemon\": %s, ", row.takes, row.charges,
+              row.by_daemon ? "true" : "false");
+  std::printf("\"code\": %d, \"wrote\": %s, \"taken\": %" PRId64 ", \"charged\": %" PRId64
+              ", \"told\": %" PRId64 ", ",
+              r.code, r.wrote ? "true" : "false", r.by_call.taken, r.by_call.charged, r.by_call.used);
+  std::printf("\"then\": %d, \"left_taken\": %" PRId64 ", \"left_charged\": %" PRId64
+              ", \"left_told\": %" PRId64 "}\n",
+              r.then, r.left.taken, r.left.charged, r.left.used);
+}
+
+}  // namespace
+
+int Table() {
+  StartTable();
+  const Hooked by_address = FindAll(ByProcAddress);
+  const Books books;
+  for (const Row& row : AllRows()) {
+    for (const Hooked* driver : std::initializer_list<const Hooked*>{&named, &by_address}) {
+      for (const bool context : {true, false}) {
+        for (const Room room : {Room::kWithin, Room::kAt, Room::kOver}) {
+          if (room == Room::kOver && ((row.charges <= 0 && row.needs <= 0) || !books.guarded())) continue;
+          if (room == Room::kAt && !books.guarded()) continue;
+          const Cell cell = {driver, context, room, nullptr};
+          Print(row, cell, RunCell(books, row, cell));
+        }
+      }
+    }
+  }
+  return 0;
+}
+
+int Faults(const std::string& kind) {
+  StartTable();
+  const Books books;
+  for (const Row& row : AllRows()) {
+    for (const std::string& fault : kind == "own" ? OwnFaults(row.hook) : InnerFaults(row.hook)) {
+      const Cell cell = {&named, true, Room::kWithin, &fault};
+      Print(row, cell, RunCell(books, row, cell));
+      if (kind == "own" || (row.charges <= 0 && row.needs <= 0) || !books.guarded() || HidesTheNeed(fault)) {
+        continue;
+      }
+      const Cell over = {&named, true, Room::kOver, &fault};
+      Print(row, over, RunCell(books, row, over));
+    }
+  }
+  return 0;
+}
+
+}  // namespace gpumux::probe
