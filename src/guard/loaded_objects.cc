@@ -147,6 +147,14 @@ int VisitForAddress(dl_phdr_info* info, size_t, void* data) {
   return 0;
 }
 
+// 1: the address was met first; 2: the object.
+int VisitInOrder(dl_phdr_info* info, size_t size, void* data) {
+  auto* q = static_cast<ObjectQuery*>(data);
+  if (NameMatches(info, q->prefix)) return 2;
+  const ObjectQuery any{"", nullptr, 0, q->address};
+  return VisitForAddress(info, size, const_cast<ObjectQuery*>(&any));
+}
+
 }  // namespace
 
 void* FindSymbol(const char* file_prefix, const char* symbol) {
@@ -168,6 +176,11 @@ void* NextSymbol(const char* symbol) {
 bool FindObject(const char* file_prefix, char* out, size_t out_bytes) {
   ObjectQuery q{file_prefix, out, out_bytes, nullptr};
   return dl_iterate_phdr(VisitForObject, &q) == 1;
+}
+
+bool IsInFrontOf(const void* address, const char* file_prefix) {
+  ObjectQuery q{file_prefix, nullptr, 0, address};
+  return dl_iterate_phdr(VisitInOrder, &q) == 1;
 }
 
 bool InObject(const void* address, const char* file_prefix) {

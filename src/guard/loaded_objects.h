@@ -2,6 +2,7 @@
 #pragma once
 
 #include <stddef.h>
+#include <stdint.h>
 
 namespace gpumux::guard {
 
@@ -24,7 +25,24 @@ void* NextSymbol(const char* symbol);
 // into `out`; false if there is none.
 bool FindObject(const char* file_prefix, char* out, size_t out_bytes);
 
+// Makes every reference to the guarded names of the objects that were loaded
+// after `last` lead to the guard: `replace(name, current)` gives the new address,
+// or null to leave it. `current` is null where the reference is not bound yet.
+struct LoadedObjects {
+  uintptr_t last;  // where the object is that was loaded last
+};
+LoadedObjects ObjectsNow();
+using Replacement = void* (*)(const char* name, void* current);
+void RebindNewObjects(const LoadedObjects& before, Replacement replace);
+
+// Whether looking a library up by file name may depend on who asks: the asking
+// object has a search path of its own, or is in another namespace.
+bool HasSearchPath(const void* address);
+
 // Whether `address` lies in a loaded object whose file name starts with `file_prefix`.
 bool InObject(const void* address, const char* file_prefix);
+
+// Whether the object with `address` comes before that one in the search order.
+bool IsInFrontOf(const void* address, const char* file_prefix);
 
 }  // namespace gpumux::guard

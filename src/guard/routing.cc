@@ -2,22 +2,32 @@
 //
 // How a program's look-ups reach the guard.
 //
-//   linked with -lcuda      our exported symbols come first in the search order
+//   linked with -lcuda      our exported symbols come first in the search order;
+//                           if a library behind us has the same one, it is
+//                           called, as without us, and reaches ours by RTLD_NEXT
 //   dlsym(handle, name)     the real answer is asked for; if it is the driver's
 //                           own function, ours is returned instead
-//   dlsym(RTLD_NEXT, ...)   the same for names we have; any other name goes to
-//                           the real dlsym by a jump that keeps the caller's
-//                           return address (front.S), because RTLD_NEXT means
-//                           "after the caller"
+//   dlsym(RTLD_NEXT, ...)   from behind us: the same for names we have. From in
+//                           front of us, and for any other name: the real dlsym
+//                           by a jump that keeps the caller's return address
+//                           (front.S), because RTLD_NEXT means "after the caller"
+//   dlsym(RTLD_DEFAULT, ..) what is first in the search order: our exported
+//                           symbol, or a preload's that stands in front of us
 //   cuGetProcAddress        the driver answers; its answer, an address, is
 //                           mapped to our function. So version and stream
 //                           flavour are right by construction.
 //
 // A name that we have no function for is never touched.
 #include <dlfcn.h>
+#include <errno.h>
+#include <spawn.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "gpumux/abi/session.h"
 #include "guard/driver.h"
 #include "guard/loaded_objects.h"
 #include "guard/lock.h"
@@ -127,12 +137,15 @@ const Hook* FindNvmlHook(const char* name) {
   return nullptr;
 }
 
+constexpr char kGuardFile[] = "libgpumux-guard.so";
+
 // What a look-up of a name that we have gives, if the real answer is `real`.
 void* Answer(const Hook* hook, const char* file, bool bound, void* real) {
+  // Our own export, though there is no driver, or an older one.
+  if (real && (!bound || !*hook->real) && InObject(real, kGuardFile)) return nullptr;
   if (!real || !bound) return real;
-  if (real == hook->wrapper) return *hook->real ? hook->wrapper : nullptr;  // found our own export
   if (real == *hook->real || InObject(real, file)) return hook->wrapper;
-  return real;  // another library's function of the same name, which will call the driver's
+  return real;  // our export, or another library's function of the same name, which will call the driver's
 }
 
 }  // namespace
@@ -196,10 +209,94 @@ void* RouteDriverAddress(void* address) {
 
 }  // namespace gpumux::guard
 
-// Called by front.S for every dlsym() and dlvsym() of the process. Cheap for
-// names that are not ours: two characters decide.
+namespace gpumux::guard {
+
+namespace {
+
+// Functions of the C library that a program reaches the driver or another
+// program by, as the guard has them.
+struct Front {
+  const char* name;
+  void* ours;
+};
+const Front g_fronts[] = {
+    {"dlsym", reinterpret_cast<void*>(&::dlsym)},
+    {"dlvsym", reinterpret_cast<void*>(&::dlvsym)},
+    {"dlopen", reinterpret_cast<void*>(&::dlopen)},
+    {"execve", reinterpret_cast<void*>(&::execve)},
+    {"execv", reinterpret_cast<void*>(&::execv)},
+    {"execvp", reinterpret_cast<void*>(&::execvp)},
+    {"execvpe", reinterpret_cast<void*>(&::execvpe)},
+    {"posix_spawn", reinterpret_cast<void*>(&::posix_spawn)},
+    {"posix_spawnp", reinterpret_cast<void*>(&::posix_spawnp)},
+    {"system", reinterpret_cast<void*>(&::system)},
+    {"popen", reinterpret_cast<void*>(&::popen)},
+};
+
+// For a reference of a deep-bound object: ours, if it leads to what ours stands in front of.
+void* InstalledFor(const char* name, void* current) {
+  for (const Front& front : g_fronts) {
+    if (strcmp(front.name, name) != 0) continue;
+    const bool is_librarys = !current || InObject(current, "libc.so") || InObject(current, "libdl.so");
+    return is_librarys ? front.ours : nullptr;
+  }
+  const Hook* hook = nullptr;
+  if (name[0] == 'c' && name[1] == 'u' && BindDriver()) hook = FindHook(name);
+  if (name[0] == 'n' && name[1] == 'v' && BindNvml()) hook = FindNvmlHook(name);
+  if (!hook || !*hook->real || (current && current != *hook->real)) return nullptr;
+  return hook->wrapper;
+}
+
+}  // namespace
+
+}  // namespace gpumux::guard
+
+// Called by front.S for every dlopen(), with the caller's return address. Of one
+// without RTLD_DEEPBIND, or without a session, nothing is changed. Else the
+// object's references are led to the guard once it is loaded; where the file that
+// is found depends on the caller, which only a jump preserves, the flag is dropped.
+extern "C" __attribute__((visibility("hidden"))) gpumux::guard::LookUp gpumux_guard_open(const char* file,
+                                                                                         int flags,
+                                                                                         const void* caller) {
+  using namespace gpumux::guard;
+  static constinit void* next = nullptr;
+  void* real = __atomic_load_n(&next, __ATOMIC_RELAXED);
+  if (!real) {
+    real = NextSymbol("dlopen");
+    if (!real) real = FromLibc("dlopen");
+    __atomic_store_n(&next, real, __ATOMIC_RELAXED);
+  }
+  if (!real) return {nullptr, 1};
+  if (!(flags & RTLD_DEEPBIND) || !file || !getenv(GPUMUX_ENV_SESSION)) return {real, 0};
+  if ((!strchr(file, '/') || strchr(file, '$')) && HasSearchPath(caller)) return {real, 2};
+  const LoadedObjects before = ObjectsNow();
+  void* handle = reinterpret_cast<DlopenFn>(real)(file, flags);
+  const int saved_errno = errno;
+  if (handle) RebindNewObjects(before, InstalledFor);
+  errno = saved_errno;
+  return {handle, 1};
+}
+
+// Called by front.S for the first call of an exported name: where it leads.
+// Without a driver nothing is decided, since one may be loaded later.
+extern "C" __attribute__((visibility("hidden"))) void* gpumux_guard_front(size_t index, void** target) {
+  using namespace gpumux::guard;
+  constexpr size_t kHooks = sizeof g_hooks / sizeof *g_hooks;
+  const bool is_driver = index < kHooks;
+  const Hook& hook = is_driver ? g_hooks[index] : g_nvml_hooks[index - kHooks];
+  const auto real_dlsym = reinterpret_cast<DlsymFn>(RealDlsym());
+  if (!(is_driver ? BindDriver() : BindNvml()) || !real_dlsym) return hook.wrapper;
+  void* next = real_dlsym(RTLD_NEXT, hook.name);  // after the guard
+  void* leads_to = Answer(&hook, is_driver ? kDriverFile : kNvmlFile, true, next);
+  if (!leads_to) leads_to = hook.wrapper;
+  __atomic_store_n(target, leads_to, __ATOMIC_RELEASE);
+  return leads_to;
+}
+
+// Called by front.S for every dlsym() and dlvsym() of the process, with the
+// caller's return address. Cheap for names that are not ours: two characters decide.
 extern "C" __attribute__((visibility("hidden"))) gpumux::guard::LookUp gpumux_guard_look_up(
-    void* handle, const char* name, const char* version) {
+    void* handle, const char* name, const char* version, const void* caller) {
   using namespace gpumux::guard;
   void* real = version ? RealDlvsym() : RealDlsym();
   if (!name || !real) return {real, real == nullptr};  // without the real one: "not found"
@@ -222,10 +319,10 @@ extern "C" __attribute__((visibility("hidden"))) gpumux::guard::LookUp gpumux_gu
     if (hook) bound = BindNvml();
   }
   if (!hook) return {real, 0};
-  // RTLD_NEXT and RTLD_DEFAULT: the driver's function, wherever it is found
-  // after the caller, has ours in front of it. Not loaded: as without us.
-  if (handle == RTLD_NEXT || handle == RTLD_DEFAULT) {
+  if (handle == RTLD_NEXT) {
+    // Not loaded: as without us.
     if (!bound || !*hook->real) return {nullptr, 1};
+    if (IsInFrontOf(caller, kGuardFile)) return {real, 0};
     return {hook->wrapper, 1};
   }
   void* found = version ? reinterpret_cast<DlvsymFn>(real)(handle, name, version)

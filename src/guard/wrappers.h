@@ -3,19 +3,20 @@
 
 #include "guard/driver.h"
 
-// The exported functions: the driver's names, C linkage, visible.
-#pragma GCC visibility push(default)
+// The guard's functions under the driver's names. The linker knows them by names
+// of ours, since what is exported as cuMemAlloc_v2 is another function, which
+// leads here (front.S): a library behind the guard in the search order may have
+// one of that name too, and its turn comes first.
 extern "C" {
 using namespace gpumux::cuda;  // the parameter lists name the driver's types
 using namespace gpumux::nvml;
-#define GPUMUX_HOOK(name, params) CUresult name params;
+#define GPUMUX_HOOK(name, params) CUresult name params __asm__("gpumux_hook_" #name);
 #include "guard/hooks.inc"
 #undef GPUMUX_HOOK
-#define GPUMUX_NVML_HOOK(name, params) nvmlReturn_t name params;
+#define GPUMUX_NVML_HOOK(name, params) nvmlReturn_t name params __asm__("gpumux_hook_" #name);
 #include "guard/nvml_hooks.inc"
 #undef GPUMUX_NVML_HOOK
 }
-#pragma GCC visibility pop
 
 namespace gpumux::guard {
 

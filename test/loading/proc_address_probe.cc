@@ -13,11 +13,13 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 
 #include "../support/elf_symbols.h"
 #include "gpumux/abi/cuda/driver.h"
 
 using namespace gpumux::cuda;
+using gpumux::test::AllFunctions;
 using gpumux::test::ExportedFunctions;
 using gpumux::test::LoadedLibrary;
 
@@ -118,7 +120,11 @@ int main() {
     return 9;
   }
   const auto own = ExportedFunctions(driver.path, driver.base);
-  guards = ExportedFunctions(guard.path, guard.base);
+  for (const auto& [name, address] : AllFunctions(guard.path, guard.base)) {
+    // By the guard's own name of it: cuMemAlloc itself is what a linked program meets first.
+    constexpr std::string_view kMark = "gpumux_hook_";
+    if (name.starts_with(kMark)) guards[name.substr(kMark.size())] = address;
+  }
   for (const auto& [name, address] : own) driver_names[address] = name;
 
   Seen seen;

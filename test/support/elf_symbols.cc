@@ -11,7 +11,9 @@
 
 namespace gpumux::test {
 
-std::map<std::string, uintptr_t> ExportedFunctions(const std::string& path, uintptr_t base) {
+namespace {
+
+std::map<std::string, uintptr_t> Functions(const std::string& path, uintptr_t base, unsigned table_type) {
   std::ifstream in(path, std::ios::binary);
   const std::string file((std::istreambuf_iterator<char>(in)), {});
   std::map<std::string, uintptr_t> out;
@@ -26,7 +28,7 @@ std::map<std::string, uintptr_t> ExportedFunctions(const std::string& path, uint
   };
   for (size_t i = 0; i < header.e_shnum; ++i) {
     const Elf64_Shdr table = section(i);
-    if (table.sh_type != SHT_DYNSYM || table.sh_offset + table.sh_size > file.size()) continue;
+    if (table.sh_type != table_type || table.sh_offset + table.sh_size > file.size()) continue;
     const Elf64_Shdr strings = section(table.sh_link);
     for (size_t at = 0; at + sizeof(Elf64_Sym) <= table.sh_size; at += sizeof(Elf64_Sym)) {
       Elf64_Sym s;
@@ -37,6 +39,16 @@ std::map<std::string, uintptr_t> ExportedFunctions(const std::string& path, uint
     }
   }
   return out;
+}
+
+}  // namespace
+
+std::map<std::string, uintptr_t> ExportedFunctions(const std::string& path, uintptr_t base) {
+  return Functions(path, base, SHT_DYNSYM);
+}
+
+std::map<std::string, uintptr_t> AllFunctions(const std::string& path, uintptr_t base) {
+  return Functions(path, base, SHT_SYMTAB);
 }
 
 bool FindLoaded(const std::string& file_prefix, LoadedLibrary* out) {

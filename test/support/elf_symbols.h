@@ -11,6 +11,8 @@ namespace gpumux::test {
 // nothing that stands in front of dlsym() has a say. Functions alone. Empty when
 // the file is no 64-bit ELF library.
 std::map<std::string, uintptr_t> ExportedFunctions(const std::string& path, uintptr_t base = 0);
+// Those that it keeps to itself as well; empty when the file was stripped.
+std::map<std::string, uintptr_t> AllFunctions(const std::string& path, uintptr_t base = 0);
 
 // The same of a library that is loaded, by the start of its file name.
 struct LoadedLibrary {

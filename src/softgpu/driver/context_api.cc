@@ -15,6 +15,7 @@
 #include "softgpu/driver/memory.h"
 #include "softgpu/driver/module.h"
 #include "softgpu/driver/stack.h"
+#include "softgpu/driver/thread_state.h"
 
 namespace gpumux::softgpu {
 
@@ -38,7 +39,9 @@ Known& AllContexts() {
   return *known;
 }
 
-thread_local std::vector<Context*> stack;
+// The contexts that are current in a thread, the last on top.
+using ContextStack = std::vector<Context*>;
+ContextStack& Stack() { return OfThisThread<ContextStack>(); }
 constexpr size_t kMaxStack = 1 << 16;
 constexpr size_t kDefaultHeapBytes = 8 << 20;
 
@@ -95,7 +98,7 @@ CUresult Create(CUcontext* out, unsigned flags, CUdevice ordinal, unsigned api_v
   context->api_version = api_version;
   std::lock_guard lock(LifeMutex());
   if (CUresult result = Activate(context); result != CUDA_SUCCESS) return result;
-  stack.push_back(context);
+  Stack().push_back(context);
   *out = Handle(context);
   return CUDA_SUCCESS;
 }
@@ -108,7 +111,7 @@ CUresult Destroy(CUcontext handle) {
   std::lock_guard lock(LifeMutex());
   if (!context->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   Deactivate(context);
-  if (!stack.empty() && stack.back() == context) stack.pop_back();
+  if (!Stack().empty() && Stack().back() == context) Stack().pop_back();
   return CUDA_SUCCESS;
 }
 
@@ -151,7 +154,7 @@ Context* FromHandle(CUcontext handle) {
   return known.contexts.contains(handle) ? reinterpret_cast<Context*>(handle) : nullptr;
 }
 
-Context* CurrentOrNull() { return stack.empty() ? nullptr : stack.back(); }
+Context* CurrentOrNull() { return Stack().empty() ? nullptr : Stack().back(); }
 
 CUresult CurrentContext(Context** context) {
   if (!Initialized()) return CUDA_ERROR_NOT_INITIALIZED;
@@ -231,16 +234,16 @@ CUresult Push(CUcontext handle) {
   Context* context = FromHandle(handle);
   if (context == nullptr) return handle == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_CONTEXT;
   if (!context->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  if (stack.size() >= kMaxStack) return CUDA_ERROR_INVALID_VALUE;
-  stack.push_back(context);
+  if (Stack().size() >= kMaxStack) return CUDA_ERROR_INVALID_VALUE;
+  Stack().push_back(context);
   return CUDA_SUCCESS;
 }
 
 CUresult Pop(CUcontext* out) {
   GPUMUX_REQUIRE_INIT();
-  if (stack.empty()) return CUDA_ERROR_INVALID_CONTEXT;
-  if (out != nullptr) *out = Handle(stack.back());
-  stack.pop_back();
+  if (Stack().empty()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (out != nullptr) *out = Handle(Stack().back());
+  Stack().pop_back();
   return CUDA_SUCCESS;
 }
 
@@ -254,16 +257,16 @@ GPUMUX_CU cuCtxPopCurrent_v2(CUcontext* out) { return Pop(out); }
 GPUMUX_CU cuCtxSetCurrent(CUcontext handle) {
   GPUMUX_REQUIRE_INIT();
   if (handle == nullptr) {
-    if (!stack.empty()) stack.pop_back();
+    if (!Stack().empty()) Stack().pop_back();
     return CUDA_SUCCESS;
   }
   Context* context = FromHandle(handle);
   if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   if (!context->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  if (stack.empty()) {
-    stack.push_back(context);
+  if (Stack().empty()) {
+    Stack().push_back(context);
   } else {
-    stack.back() = context;
+    Stack().back() = context;
   }
   return CUDA_SUCCESS;
 }
@@ -271,7 +274,7 @@ GPUMUX_CU cuCtxSetCurrent(CUcontext handle) {
 GPUMUX_CU cuCtxGetCurrent(CUcontext* out) {
   GPUMUX_REQUIRE_INIT();
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *out = stack.empty() ? nullptr : Handle(stack.back());
+  *out = Stack().empty() ? nullptr : Handle(Stack().back());
   return CUDA_SUCCESS;
 }
 

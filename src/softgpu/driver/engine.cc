@@ -15,6 +15,7 @@
 
 #include "softgpu/driver/context.h"
 #include "softgpu/driver/shared_event.h"
+#include "softgpu/driver/thread_state.h"
 
 namespace gpumux::softgpu {
 
@@ -33,7 +34,7 @@ struct OwnStream {
   Stream* stream = nullptr;
   uint64_t id = 0;
 };
-thread_local std::unordered_map<uint64_t, OwnStream> per_thread_streams;
+using OwnStreams = std::unordered_map<uint64_t, OwnStream>;
 
 // Threads of the library take no signals of the program.
 template <typename Body>
@@ -121,7 +122,7 @@ CUresult Engine::DestroyStream(CUstream handle) {
 Stream* Engine::FindStream(Context* context, CUstream handle) {
   if (handle == nullptr || handle == kLegacyStream) return context->legacy.get();
   if (handle == kPerThreadStream) {
-    OwnStream& own = per_thread_streams[context->id];
+    OwnStream& own = OfThisThread<OwnStreams>()[context->id];
     {
       Lock lock(mutex_);
       auto it = streams_.find(own.stream);
