@@ -4,8 +4,10 @@
 in turn. Each makes a context, runs kernels for 10 ms and ends; its time is from
 its start to its end.
 
-usage: starts.py PREFIX OUT [COUNT ...]     (1, 20 and 200 by default)
+usage: starts.py PREFIX OUT [COUNT:PROMISE ...]     (1:16GiB 20:4GiB 200:2GiB by default)
   ROUNDS  how often bare and guarded follow each other (default 3)
+Tenants whose promises do not fit beside the others wait for their turn; bare
+programs have no such queue, and some may fail.
 """
 import json
 import os
@@ -18,10 +20,9 @@ import time
 from measure import Bench
 
 
-def together(b, count, guarded):
+def together(b, count, mem, guarded):
     """Starts `count` programs at once. Seconds of each, and until the last ended."""
     argv = [b.bin("gpumux-workload"), "--kernel-us", "100", "--seconds", "0.01", "--json"]
-    mem = "16GiB" if count < 8 else "640MiB"
     took, failed = [], []
     began = time.monotonic()
 
@@ -38,7 +39,7 @@ def together(b, count, guarded):
         t.start()
     for t in threads:
         t.join()
-    return {"guarded": guarded, "count": count, "each_s": sorted(took), "all_s": time.monotonic() - began,
+    return {"guarded": guarded, "count": count, "promise": mem, "each_s": sorted(took), "all_s": time.monotonic() - began,
             "failed": failed, "peak_used": b.nvml.memory()["used"]}
 
 
@@ -46,23 +47,23 @@ def main():
     if len(sys.argv) < 3:
         sys.exit(__doc__)
     b = Bench(sys.argv[1], sys.argv[2])
-    counts = [int(a) for a in sys.argv[3:]] or [1, 20, 200]
+    cases = [(int(a.split(":")[0]), a.split(":")[1]) for a in sys.argv[3:] or ["1:16GiB", "20:4GiB", "200:2GiB"]]
     rows = []
     try:
         keeper = subprocess.Popen([b.bin("gpumux"), "run", "--mem", "1GiB", "--quiet", "--", "sleep", "600"], env=b.env)
-        together(b, 1, True)  # the daemon is up, files are cached
-        together(b, 1, False)
-        for count in counts:
+        together(b, 1, "1GiB", True)  # the daemon is up, files are cached
+        together(b, 1, "1GiB", False)
+        for count, mem in cases:
             for round_ in range(int(os.environ.get("ROUNDS", "3")) * (5 if count == 1 else 1)):
                 for guarded in (False, True) if round_ % 2 else (True, False):
-                    rows.append(together(b, count, guarded))
+                    rows.append(together(b, count, mem, guarded))
         keeper.terminate()
-        print(f"{'programs':>8} {'':8} {'median s':>9} {'p95 s':>8} {'last s':>8} {'all ended s':>12} {'failed':>7} {'rounds':>7}")
-        for count in counts:
+        print(f"{'programs':>8} {'':16} {'median s':>9} {'p95 s':>8} {'last s':>8} {'all ended s':>12} {'failed':>7} {'rounds':>7}")
+        for count, mem in cases:
             for guarded in (False, True):
-                mine = [r for r in rows if r["count"] == count and r["guarded"] == guarded]
+                mine = [r for r in rows if (r["count"], r["promise"]) == (count, mem) and r["guarded"] == guarded]
                 each = sorted(t for r in mine for t in r["each_s"])
-                print(f"{count:8d} {'guarded' if guarded else 'bare':8} {statistics.median(each):9.3f} {each[int(len(each) * .95)]:8.3f}"
+                print(f"{count:8d} {'of ' + mem if guarded else 'bare':16} {statistics.median(each):9.3f} {each[int(len(each) * .95)]:8.3f}"
                       f" {each[-1]:8.3f} {statistics.median(r['all_s'] for r in mine):12.3f} {sum(len(r['failed']) for r in mine):7d} {len(mine):7d}")
         b.save("starts", rows)
         for r in rows:
