@@ -142,6 +142,13 @@ void Leases::Grant(uint64_t request_id, const core::Placement& placement) {
            {Code::kInternal, "the guard is missing: " + settings_.guard_library, "install gpumux again"});
     return;
   }
+  // The loader would look for the parts of the name, complain in every program, and leave it unguarded.
+  if (settings_.guard_library.find_first_of(" :") != std::string::npos) {
+    Refuse(request_id, {Code::kInternal,
+                        "LD_PRELOAD cannot name a file with a space or a colon: " + settings_.guard_library,
+                        "install gpumux in a folder without"});
+    return;
+  }
   auto tenant = std::make_unique<Tenant>();
   Waiter& waiter = it->second;
   tenant->id = waiter.id;

@@ -8,9 +8,15 @@
 //   exec_probe WAY large PROGRAM [ARGUMENT]  the same and 20,000 others
 //   exec_probe WAY full PROGRAM [ARGUMENT]   as large as the kernel takes
 //   exec_probe environment                   prints its environment, sorted
+//   exec_probe state                         prints what a library might have changed in it
+#include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <spawn.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -164,10 +170,48 @@ int PrintEnvironment() {
   return 0;
 }
 
+int Count(const char* folder) {
+  int n = 0;
+  if (DIR* dir = opendir(folder)) {
+    while (readdir(dir) != nullptr) ++n;
+    closedir(dir);
+  }
+  return n;
+}
+
+// Before and after it has used the functions that the guard stands in front of.
+int PrintState() {
+  for (int round = 0; round < 2; ++round) {
+    const mode_t mask = umask(0);
+    umask(mask);
+    sigset_t blocked;
+    sigprocmask(SIG_BLOCK, nullptr, &blocked);
+    std::string handlers, mask_bits;
+    for (int signal = 1; signal < NSIG; ++signal) {
+      struct sigaction action = {};
+      if (sigaction(signal, nullptr, &action) != 0) continue;
+      handlers += action.sa_handler == SIG_DFL ? 'd' : action.sa_handler == SIG_IGN ? 'i' : 'h';
+      mask_bits += sigismember(&blocked, signal) == 1 ? '1' : '0';
+    }
+    rlimit files = {};
+    getrlimit(RLIMIT_NOFILE, &files);
+    errno = 0;
+    void* found = dlsym(RTLD_DEFAULT, "cuInit");
+    std::printf("files %d threads %d umask %o signals %s %s limit %lu errno %d cuInit %d\n",
+                Count("/proc/self/fd"), Count("/proc/self/task"), mask, handlers.c_str(), mask_bits.c_str(),
+                static_cast<unsigned long>(files.rlim_cur), errno, found != nullptr);
+    std::printf("system %d popen %d\n", Status(system("exit 3")), Popen("exit 4"));
+    dlclose(dlopen("libm.so.6", RTLD_NOW | RTLD_DEEPBIND));
+    std::fflush(stdout);
+  }
+  return 5;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc == 2 && strcmp(argv[1], "environment") == 0) return PrintEnvironment();
+  if (argc == 2 && strcmp(argv[1], "state") == 0) return PrintState();
   if (argc < 4) return 0;
   if (getenv("CLEAR_AT_ONCE")) {
     // All but what the search for a program needs.

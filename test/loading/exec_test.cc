@@ -173,6 +173,23 @@ TEST(Exec, LeavesTheKernelsErrorsAlone) {
   EXPECT_EQ(StartIn(box, "posix_spawn", "bare", "/no/such").exit_code, 95);
 }
 
+TEST(Untouched, AProgramWithoutAGpuIsAsItIsBare) {
+  // Descriptors, threads, signals, umask, limits, errno, output, exit code; as a
+  // tenant, and with the guard but no session.
+  Sandbox box;
+  const Outcome bare = box.Run({kProbe, "state"});
+  ASSERT_EQ(bare.exit_code, 5) << bare.err;
+  ASSERT_THAT(bare.out, HasSubstr("system 3 popen 4\n"));
+  const Outcome tenant = box.RunGpumux({"run", "--mem", "1GiB", "--quiet", "--", kProbe, "state"});
+  EXPECT_EQ(tenant.out, bare.out);
+  EXPECT_EQ(tenant.err, bare.err);
+  EXPECT_EQ(tenant.exit_code, bare.exit_code);
+  box.SetEnv("LD_PRELOAD", kGuard);
+  const Outcome preloaded = box.Run({kProbe, "state"});
+  EXPECT_EQ(preloaded.out, bare.out);
+  EXPECT_EQ(preloaded.err, bare.err);
+}
+
 TEST(Exec, WithoutASessionNothingIsPutBack) {
   Sandbox box;
   box.SetEnv("LD_PRELOAD", kGuard);
