@@ -67,12 +67,12 @@ __attribute__((always_inline)) inline CUresult Launch(CUfunction f, Where where,
 
 template <auto Entry>
 __attribute__((always_inline)) inline CUresult LaunchGraph(CUgraphExec graph, CUstream stream) {
+  Count();
   if (__builtin_expect(__atomic_load_n(&g_graphs_with_memory, __ATOMIC_RELAXED) != 0, 0)) {
     return RunGraph(graph, Real().*Entry, stream);
   }
   auto* real = __atomic_load_n(&(g_driver.*Entry), __ATOMIC_RELAXED);
   if (__builtin_expect(real == nullptr, 0)) return Through(Real().*Entry, graph, stream);
-  Count();
   return real(graph, stream);
 }
 

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "../support/sandbox.h"
 
@@ -34,6 +36,23 @@ TEST(PitfallsA, A2_EachVersionOfCuCtxCreateIsCalledWithItsOwnParameters) {
       o.out,
       "3020: 0 0 0\n11040: 0 0 0\n11080: 0 0 0\n12000: 0 0 0\n12050: 0 0 0\n12090: 0 0 0\n13000: 0 0 0\n")
       << o.err;
+}
+
+TEST(PitfallsA, A3_EveryWayToLaunchIsSeen) {
+  // Counted by the guard, shown by the daemon while the tenant lives on in the shell.
+  Sandbox box;
+  const std::string go_on = box.dir() + "/go-on";
+  Process p = box.Gpumux(
+      {"run", "--mem", "2GiB", "--quiet", "--", "/bin/sh", "-c",
+       Sandbox::TestProgram("launch_probe") + "; until [ -e " + go_on + " ]; do sleep 0.01; done"});
+  ASSERT_TRUE(WaitUntil("it has launched", [&] { return p.Out().find('\n') != std::string::npos; }))
+      << p.Err();
+  const int calls = std::stoi(p.Out());
+  EXPECT_EQ(calls, 14);
+  WaitUntil("the daemon shows the launches",
+            [&] { return box.StatusData()["tenants"][0]["launches"].get<int>() == calls; });
+  std::ofstream(go_on).put('\n');
+  EXPECT_EQ(p.Wait().exit_code, 0);
 }
 
 TEST(PitfallsA, A8_TheGuardWorksFromAnyFolder) {
