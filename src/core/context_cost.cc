@@ -32,6 +32,15 @@ constexpr ContextCost kGuess{.context_bytes = 600 * kMiB,
 
 uint64_t Minus(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
 
+// No call is under way: what was granted is committed or free.
+bool Quiet(const OverheadReading& reading) {
+  const uint64_t committed = reading.committed_after_bytes;
+  const uint64_t free = std::min(reading.free_before_bytes, reading.free_after_bytes);
+  return reading.committed_before_bytes == committed &&
+         reading.free_before_bytes == reading.free_after_bytes && committed <= reading.granted_bytes &&
+         reading.granted_bytes - committed == free;
+}
+
 }  // namespace
 
 ContextCost ContextCostOf(std::string_view gpu_name) {
@@ -55,10 +64,7 @@ Overhead AssessOverhead(const OverheadReading& reading, const ContextCost& cost,
   if (reading.own_bytes) {
     const uint64_t committed = reading.committed_after_bytes;
     const uint64_t free = std::min(reading.free_before_bytes, reading.free_after_bytes);
-    const bool quiet = reading.committed_before_bytes == committed &&
-                       reading.free_before_bytes == reading.free_after_bytes &&
-                       committed <= reading.granted_bytes && reading.granted_bytes - committed == free;
-    if (quiet) {
+    if (Quiet(reading)) {
       found = Minus(*reading.own_bytes, committed);
     } else {
       const uint64_t least = Minus(*reading.own_bytes, Minus(reading.granted_bytes, free));
@@ -70,6 +76,14 @@ Overhead AssessOverhead(const OverheadReading& reading, const ContextCost& cost,
   const uint64_t sure = real + pending;
   const uint64_t allowance = std::min(kLazyCodeAllowanceBytes, Minus(room_bytes, sure));
   return {real, sure + allowance};
+}
+
+void LearnContextCost(const OverheadReading& reading, ContextCost& cost) {
+  const bool alone = reading.contexts == 1 && reading.pending_contexts == 0 && Quiet(reading) &&
+                     reading.committed_after_bytes == 0;
+  if (cost.measured || !alone || reading.own_bytes.value_or(0) == 0) return;
+  cost.context_bytes = *reading.own_bytes;
+  cost.measured = true;
 }
 
 }  // namespace gpumux::core

@@ -16,7 +16,7 @@ struct ContextCost {
   uint64_t context_bytes = 0;       // on the process's own NVML figure, per context
   uint64_t driver_share_bytes = 0;  // of each context, on the device's figure alone
   uint64_t first_share_bytes = 0;   // once per GPU with any context, on the device's figure alone
-  bool measured = false;            // false: a safe guess for a model not measured yet
+  bool measured = false;            // false: a safe guess, until NVML has shown the cost
 
   // What a tenant is charged for one context, without the allowance.
   uint64_t ChargeBytes() const { return context_bytes + driver_share_bytes; }
@@ -61,5 +61,9 @@ struct Overhead {
 // the difference may even be negative: then the contexts' own cost counts.
 Overhead AssessOverhead(const OverheadReading& reading, const ContextCost& cost, uint64_t previous_real_bytes,
                         uint64_t room_bytes);
+
+// A model that nobody measured: the first process that has one context and
+// nothing else shows what a context costs.
+void LearnContextCost(const OverheadReading& reading, ContextCost& cost);
 
 }  // namespace gpumux::core

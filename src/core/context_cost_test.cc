@@ -35,6 +35,33 @@ TEST(ContextCost, IsTheMeasuredOneOnAnH200AndMoreWhereNotMeasured) {
   EXPECT_GT(other.ChargeBytes(), H200().ChargeBytes());
 }
 
+TEST(ContextCost, OfAModelNotMeasuredIsWhatNvmlShowsOfAContextAlone) {
+  ContextCost cost = ContextCostOf("NVIDIA L4");
+  const ContextCost guess = cost;
+  const auto learn = [&](OverheadReading reading) {
+    LearnContextCost(reading, cost);
+    return cost.measured;
+  };
+  // Two of them, memory besides, a call under way, nothing seen: not what one costs.
+  EXPECT_FALSE(learn(Quiet(700 * kMiB, 0, 0, 2)));
+  EXPECT_FALSE(learn(Quiet(400 * kMiB, 2 * kMiB, 0)));
+  OverheadReading busy = Quiet(400 * kMiB, 0, 0);
+  busy.granted_bytes = 64 * kMiB;
+  EXPECT_FALSE(learn(busy));
+  EXPECT_FALSE(learn(Quiet(0, 0, 0)));
+  EXPECT_EQ(cost.ChargeBytes(), guess.ChargeBytes());
+  // Free credit is nobody's call.
+  EXPECT_TRUE(learn(Quiet(342 * kMiB, 0, 64 * kMiB)));
+  EXPECT_EQ(cost.context_bytes, 342 * kMiB);
+  EXPECT_EQ(cost.driver_share_bytes, guess.driver_share_bytes);
+  // Once known it stays: a process with more has loaded code besides.
+  learn(Quiet(500 * kMiB, 0, 0));
+  EXPECT_EQ(cost.context_bytes, 342 * kMiB);
+  ContextCost h200 = H200();
+  LearnContextCost(Quiet(kOwn / 2, 0, 0), h200);
+  EXPECT_EQ(h200.context_bytes, kOwn);
+}
+
 TEST(Overhead, IsNothingWithoutAContext) {
   OverheadReading reading;
   EXPECT_EQ(AssessOverhead(reading, H200(), kGiB, kRoom).charge_bytes, 0u);

@@ -169,6 +169,7 @@ void Monitor::Assess(GpuState& gpu, const Before& before) {
     reading.committed_after_bytes = after.committed_bytes;
     reading.free_before_bytes = before.words.free_bytes;
     reading.free_after_bytes = after.free_bytes;
+    core::LearnContextCost(reading, gpu.cost);
   } else if (on.own_bytes) {
     // Seen by NVML alone: all of it is overhead, one context at least.
     reading.contexts = 1;
