@@ -43,6 +43,21 @@ bool CurrentDevice(CUdevice* device) {
   return true;
 }
 
+bool DeviceOfStream(CUstream stream, CUdevice* device) {
+  if (!CurrentDevice(device)) return false;
+  const bool own = reinterpret_cast<uintptr_t>(stream) <= 2;  // the default streams, of any context
+  CUcontext context = nullptr, current = nullptr;
+  if (own || VisibleDevices() < 2 || !Real().cuStreamGetCtx || !Real().cuCtxPushCurrent_v2 ||
+      !Real().cuCtxPopCurrent_v2 || Real().cuCtxGetCurrent(&current) != CUDA_SUCCESS ||
+      Real().cuStreamGetCtx(stream, &context) != CUDA_SUCCESS || context == current ||
+      Real().cuCtxPushCurrent_v2(context) != CUDA_SUCCESS) {
+    return true;
+  }
+  Real().cuCtxGetDevice(device);
+  Real().cuCtxPopCurrent_v2(&context);
+  return true;
+}
+
 CUcontext CurrentContext() {
   CUcontext context = nullptr;
   if (Real().cuCtxGetCurrent && Real().cuCtxGetCurrent(&context) == CUDA_SUCCESS) t_told.context = context;

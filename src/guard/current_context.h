@@ -11,6 +11,9 @@ namespace gpumux::guard {
 
 // False: no context is current, and the driver will say so itself.
 bool CurrentDevice(cuda::CUdevice* device);
+// The device whose memory `stream` allocates: its context's, which need not be
+// the current one.
+bool DeviceOfStream(cuda::CUstream stream, cuda::CUdevice* device);
 // Null if none is current.
 cuda::CUcontext CurrentContext();
 

@@ -350,12 +350,16 @@ int SlotOfUuid(const uint8_t uuid[16]) {
   return kNotOurs;
 }
 
+int VisibleDevices() {
+  const int known = __atomic_load_n(&s.ordinal_count, __ATOMIC_ACQUIRE);
+  if (known != 0) return known;
+  Held held(s.attach_lock);
+  if (s.ordinal_count == 0) MapOrdinals();
+  return s.ordinal_count;
+}
+
 int SlotOfDevice(cuda::CUdevice device) {
-  if (__atomic_load_n(&s.ordinal_count, __ATOMIC_ACQUIRE) == 0) {
-    Held held(s.attach_lock);
-    if (s.ordinal_count == 0) MapOrdinals();
-  }
-  if (device < 0 || device >= s.ordinal_count) return kNoDevice;
+  if (device < 0 || device >= VisibleDevices()) return kNoDevice;
   return s.slot_of_ordinal[device];
 }
 

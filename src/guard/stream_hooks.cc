@@ -28,9 +28,12 @@ struct Pool {
   uint64_t charged;  // what it reserved when it was read last
   uint64_t live;     // allocations not freed yet
   uint64_t live_bytes;
-  int16_t slot;    // kNotOurs for memory that is not on a device
+  int16_t slot;    // kNotOurs: on a GPU without a promise; kElsewhere
   bool destroyed;  // the handle is void; the memory lives until `live` is 0
 };
+
+// A pool whose memory is not on a device, or another process's.
+constexpr int kElsewhere = -3;
 
 constinit Lock g_lock;  // held across the driver's call, so that two growths are told apart
 // By an id of ours: a destroyed pool with live allocations outlasts its handle,
@@ -174,6 +177,7 @@ CUresult AllocateFrom(CUmemoryPool handle, int slot, uint64_t bytes, CUdeviceptr
   Held held(g_lock);
   uint64_t id = 0;
   Pool* pool = Known(handle, slot, &id);
+  if (pool && pool->slot == kNotOurs) return CUDA_ERROR_OUT_OF_MEMORY;
   if (!pool || pool->slot < 0) return call();
   const uint64_t growth = RoundUp(bytes, kPoolGrowthBytes);
   bool device_full = false;
@@ -232,12 +236,23 @@ CUresult AllocateUnpooled(int slot, uint64_t bytes, CUdeviceptr* address, Call&&
   return r;
 }
 
+// Of a pool that no call of ours made: a device's own.
+int SlotOfOwnPool(CUmemoryPool handle) {
+  const int devices = Real().cuDeviceGetDefaultMemPool ? VisibleDevices() : 0;
+  for (CUdevice device = 0; devices > 1 && device < devices; device++) {
+    CUmemoryPool own = nullptr;
+    if (Real().cuDeviceGetDefaultMemPool(&own, device) == CUDA_SUCCESS && own == handle)
+      return SlotOfDevice(device);
+  }
+  return SlotOfCurrentContext();
+}
+
 template <typename IsCapturing, typename Call, typename FreeCall, typename SyncCall>
-CUresult AllocateAsync(CUdeviceptr* ptr, size_t bytes, IsCapturing&& capturing, Call&& call,
+CUresult AllocateAsync(CUdeviceptr* ptr, size_t bytes, CUstream stream, IsCapturing&& capturing, Call&& call,
                        FreeCall&& free_call, SyncCall&& sync_call) {
   if (!InForce() || !ptr || bytes == 0 || bytes >= kAbsurdBytes || capturing()) return call();
   CUdevice device = 0;
-  if (!CurrentDevice(&device)) return call();
+  if (!DeviceOfStream(stream, &device)) return call();
   const int slot = SlotOfDevice(device);
   if (slot == kNoDevice) return call();
   if (slot == kNotOurs) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -251,8 +266,13 @@ template <typename IsCapturing, typename Call, typename FreeCall, typename SyncC
 CUresult AllocateFromPool(CUdeviceptr* ptr, size_t bytes, CUmemoryPool pool, IsCapturing&& capturing,
                           Call&& call, FreeCall&& free_call, SyncCall&& sync_call) {
   if (!InForce() || !ptr || !pool || bytes == 0 || bytes >= kAbsurdBytes || capturing()) return call();
-  const int slot = SlotOfCurrentContext();  // of a pool that is not known yet (a device's own)
-  if (slot == kNoDevice) return call();
+  if (SlotOfCurrentContext() == kNoDevice) return call();
+  bool known = false;
+  {
+    Held held(g_lock);
+    known = FindByHandle(pool) != nullptr;
+  }
+  const int slot = known ? 0 : SlotOfOwnPool(pool);
   return AllocateFrom(pool, slot, bytes, ptr, call, free_call, sync_call);
 }
 
@@ -336,14 +356,14 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool, void* handle, CU
   const CUresult r = Through(Real().cuMemPoolImportFromShareableHandle, pool, handle, type, flags);
   if (r == CUDA_SUCCESS && InForce() && pool) {
     Held held(g_lock);
-    if (Pool* p = Known(*pool, kNotOurs)) p->slot = kNotOurs;
+    if (Pool* p = Known(*pool, kElsewhere)) p->slot = kElsewhere;
   }
   return r;
 }
 
 CUresult cuMemAllocAsync(CUdeviceptr* ptr, size_t bytes, CUstream stream) {
   return AllocateAsync(
-      ptr, bytes, [&] { return Capturing(Real().cuStreamIsCapturing, stream); },
+      ptr, bytes, stream, [&] { return Capturing(Real().cuStreamIsCapturing, stream); },
       [&] { return Through(Real().cuMemAllocAsync, ptr, bytes, stream); },
       [&](CUdeviceptr p) { return Through(Real().cuMemFreeAsync, p, stream); },
       [&] { Through(Real().cuStreamSynchronize, stream); });
@@ -351,7 +371,7 @@ CUresult cuMemAllocAsync(CUdeviceptr* ptr, size_t bytes, CUstream stream) {
 
 CUresult cuMemAllocAsync_ptsz(CUdeviceptr* ptr, size_t bytes, CUstream stream) {
   return AllocateAsync(
-      ptr, bytes, [&] { return Capturing(Real().cuStreamIsCapturing_ptsz, stream); },
+      ptr, bytes, stream, [&] { return Capturing(Real().cuStreamIsCapturing_ptsz, stream); },
       [&] { return Through(Real().cuMemAllocAsync_ptsz, ptr, bytes, stream); },
       [&](CUdeviceptr p) { return Through(Real().cuMemFreeAsync_ptsz, p, stream); },
       [&] { Through(Real().cuStreamSynchronize_ptsz, stream); });
@@ -387,7 +407,7 @@ CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* props) {
     const bool on_device = props->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
     Held held(g_lock);
     if (Pool* p = Known(*pool, 0)) {
-      p->slot = static_cast<int16_t>(on_device ? SlotOfDevice(props->location.id) : kNotOurs);
+      p->slot = static_cast<int16_t>(on_device ? SlotOfDevice(props->location.id) : kElsewhere);
     }
   }
   return r;

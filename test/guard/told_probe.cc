@@ -4,7 +4,7 @@
 // sub-command prints lines that the tests read. PROBE_NVML names another
 // library than libnvidia-ml.so.1; PROBE_HOLD_FILE is waited for at the end.
 #include <dlfcn.h>
-#include <sys/wait.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cstddef>
@@ -83,6 +83,16 @@ int Take(size_t bytes) {
   std::printf("pid %d\n", getpid());
   Hold();
   return 0;
+}
+
+// Goes on as `argv` without the preload, by a system call that nothing wraps.
+int Unguarded(char** argv) {
+  std::vector<char*> kept;
+  for (char** e = environ; *e; e++) {
+    if (strncmp(*e, "LD_PRELOAD=", 11) != 0) kept.push_back(*e);
+  }
+  kept.push_back(nullptr);
+  return static_cast<int>(syscall(SYS_execve, argv[0], argv, kept.data()));
 }
 
 // "NAME CODE COUNT PID=BYTES ..."
@@ -212,8 +222,48 @@ int Use(unsigned wanted) {
   return 0;
 }
 
-// "INDEX UUID cuda FREE TOTAL DEVICE_TOTAL v1 TOTAL FREE USED v2 TOTAL RESERVED
-// FREE USED own SUM", for each CUDA device that a context can be made on.
+// Every out-pointer that may be left out, left out: the driver's own codes.
+int Nulls() {
+  TakeMemory(0);
+  nvmlDevice_t device = Device(0);
+  size_t free = 1, total = 1;
+  const auto info = Cuda<CUresult (*)(size_t*, size_t*)>("cuMemGetInfo_v2");
+  std::printf("info %d %d %d\n", info(nullptr, &total), info(&free, nullptr), info(nullptr, nullptr));
+  std::printf("set %d %d\n", free > 1, total > 1);
+  std::printf("total %d\n", Cuda<CUresult (*)(size_t*, CUdevice)>("cuDeviceTotalMem_v2")(nullptr, 0));
+  std::printf("v1 %d\n", Nvml<nvmlReturn_t (*)(nvmlDevice_t, nvmlMemory_t*)>("nvmlDeviceGetMemoryInfo")(
+                             device, nullptr));
+  const auto v2 = Nvml<nvmlReturn_t (*)(nvmlDevice_t, nvmlMemory_v2_t*)>("nvmlDeviceGetMemoryInfo_v2");
+  nvmlMemory_v2_t other = {};
+  other.version = 2;  // not the structure's version: some programs pass this
+  std::printf("v2 %d %d\n", v2(device, nullptr), v2(device, &other));
+  return 0;
+}
+
+// NVML's codes once PROBE_HOLD_FILE is there.
+int Codes() {
+  nvmlDevice_t device = Device(0);
+  Hold();
+  nvmlMemory_t memory = {};
+  nvmlProcessInfo_t list[8];
+  unsigned count = 8;
+  const int m =
+      Nvml<nvmlReturn_t (*)(nvmlDevice_t, nvmlMemory_t*)>("nvmlDeviceGetMemoryInfo")(device, &memory);
+  std::printf("memory %d list %d\n", m,
+              Nvml<ListCall>("nvmlDeviceGetComputeRunningProcesses_v3")(device, &count, list));
+  return 0;
+}
+
+// "cuda CODE FREE TOTAL DEVICE_TOTAL", with a context.
+void PrintCuda() {
+  size_t free = 0, total = 0, device_total = 0;
+  const CUresult r = Cuda<CUresult (*)(size_t*, size_t*)>("cuMemGetInfo_v2")(&free, &total);
+  Cuda<CUresult (*)(size_t*, CUdevice)>("cuDeviceTotalMem_v2")(&device_total, 0);
+  std::printf("cuda %d %zu %zu %zu\n", r, free, total, device_total);
+}
+
+// "INDEX UUID v1 TOTAL FREE USED v2 TOTAL RESERVED FREE USED bar1 TOTAL own SUM"
+// for each device that NVML has.
 int Memory() {
   Nvml<nvmlReturn_t (*)()>("nvmlInit_v2")();
   unsigned count = 0;
@@ -248,6 +298,7 @@ int main(int argc, char** argv) {
   setvbuf(stdout, nullptr, _IOLBF, 0);
   if (a.empty()) return 2;
   if (a[0] == "take") return Take(number(1));
+  if (a[0] == "unguarded") return Unguarded(argv + 2);
   if (a[0] == "lists") return Lists(static_cast<unsigned>(number(1)));
   if (a[0] == "take-and-list") {
     TakeMemory(number(1));
@@ -266,7 +317,16 @@ int main(int argc, char** argv) {
   if (a[0] == "stride") return Stride(a.at(1).c_str(), number(2));
   if (a[0] == "accounting") return Accounting(static_cast<unsigned>(number(1)));
   if (a[0] == "use") return Use(static_cast<unsigned>(number(1)));
-  if (a[0] == "memory") return TakeMemory(number(1)), Memory();
+  if (a[0] == "memory") {
+    TakeMemory(number(1));
+    PrintCuda();
+    Memory();
+    Hold();
+    return 0;
+  }
+  if (a[0] == "memory-without-context") return Memory();
+  if (a[0] == "nulls") return Nulls();
+  if (a[0] == "codes") return Codes();
   std::fprintf(stderr, "unknown: %s\n", a[0].c_str());
   return 2;
 }

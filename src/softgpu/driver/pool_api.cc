@@ -17,7 +17,7 @@ namespace {
 CUresult Alloc(CUdeviceptr* out, size_t bytes, Pool* pool, CUstream handle) {
   GPUMUX_REQUIRE_CONTEXT(context);
   GPUMUX_REQUIRE_STREAM(stream, context, handle);
-  if (pool == nullptr) pool = Memory::Get().CurrentPool(context->device);
+  if (pool == nullptr) pool = Memory::Get().CurrentPool(stream->context->device);
   if (Captures::Any()) {
     if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
     Node* node = nullptr;
@@ -36,7 +36,7 @@ CUresult Alloc(CUdeviceptr* out, size_t bytes, Pool* pool, CUstream handle) {
       return *captured;
     }
   }
-  return Memory::Get().AllocFromPool(pool, context, stream->id, bytes, out);
+  return Memory::Get().AllocFromPool(pool, stream->context, stream->id, bytes, out);
 }
 
 CUresult AllocFrom(CUdeviceptr* out, size_t bytes, CUmemoryPool handle, CUstream stream) {

@@ -46,18 +46,13 @@ struct nvmlProcessInfo_v1_t {  // nvmlDeviceGetComputeRunningProcesses
   unsigned long long usedGpuMemory;
 };
 
-struct nvmlProcessInfo_v2_t {  // _v2
+struct nvmlProcessInfo_v2_t {  // _v2 and _v3
   unsigned pid;
   unsigned long long usedGpuMemory;
   unsigned gpuInstanceId;
   unsigned computeInstanceId;
 };
-struct nvmlProcessInfo_t {  // _v3
-  unsigned pid;
-  unsigned long long usedGpuMemory;
-  unsigned gpuInstanceId;
-  unsigned computeInstanceId;
-};
+using nvmlProcessInfo_t = nvmlProcessInfo_v2_t;
 // What some drivers of R535 fill under the same names, before the field moved
 // to nvmlDeviceGetRunningProcessDetailList.
 struct nvmlProcessDetail_v1_t {
