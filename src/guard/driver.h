@@ -28,6 +28,8 @@ struct NvmlTable {
   using nvmlProcessDetailList_t = nvml::nvmlProcessDetailList_t;
   using nvmlProcessUtilizationSample_t = nvml::nvmlProcessUtilizationSample_t;
   using nvmlProcessesUtilizationInfo_t = nvml::nvmlProcessesUtilizationInfo_t;
+  using nvmlEncoderSessionInfo_t = nvml::nvmlEncoderSessionInfo_t;
+  using nvmlFBCSessionInfo_t = nvml::nvmlFBCSessionInfo_t;
   using nvmlAccountingStats_t = nvml::nvmlAccountingStats_t;
 #define GPUMUX_NVML_HOOK(name, params) nvml::nvmlReturn_t(*name) params;
 #include "guard/nvml_hooks.inc"

@@ -131,9 +131,10 @@ unsigned StrideOf(size_t written, unsigned count, unsigned declared) {
 }
 
 // call(room, buffer) as the driver's function with `*room` entries of room;
-// `declared` is the size of an entry by its name.
+// `declared` is the size of an entry by its name. `pid_offset` 0: a list whose
+// entries may be of another size.
 template <typename Call>
-nvmlReturn_t Filtered(Call&& call, unsigned* count, void* out, unsigned declared) {
+nvmlReturn_t Filtered(Call&& call, unsigned* count, void* out, unsigned declared, unsigned pid_offset = 0) {
   const unsigned room = *count;
   unsigned entries = kFirstRoom;
   bool exact = false;  // asked for as many as there are: what is written then tells the size of one
@@ -155,8 +156,8 @@ nvmlReturn_t Filtered(Call&& call, unsigned* count, void* out, unsigned declared
       exact = true;
       continue;
     }
-    const unsigned stride = StrideOf(all.Written(), listed, declared);
-    const unsigned kept = Keep(all.data(), listed, stride, 0);
+    const unsigned stride = pid_offset == 0 ? StrideOf(all.Written(), listed, declared) : declared;
+    const unsigned kept = Keep(all.data(), listed, stride, pid_offset);
     *count = kept;
     if (kept > room) return NVML_ERROR_INSUFFICIENT_SIZE;
     if (kept > 0) memcpy(out, all.data(), size_t{kept} * stride);
@@ -174,6 +175,22 @@ nvmlReturn_t List(nvmlReturn_t (*NvmlTable::*function)(nvmlDevice_t, unsigned*, 
   return Filtered([&](unsigned* room,
                       unsigned char* buffer) { return real(device, room, reinterpret_cast<Info*>(buffer)); },
                   count, infos, sizeof(Info));
+}
+
+// Sessions of the video engines: asked with no room, NVML tells their number as
+// a success, not as an error.
+template <typename Info>
+nvmlReturn_t Sessions(nvmlReturn_t (*NvmlTable::*function)(nvmlDevice_t, unsigned*, Info*),
+                      nvmlDevice_t device, unsigned* count, Info* infos) {
+  auto* real = BindNvml() ? g_nvml.*function : nullptr;
+  if (!real) return NVML_ERROR_FUNCTION_NOT_FOUND;
+  if (!Applies() || !count || (*count > 0 && !infos)) return real(device, count, infos);
+  const unsigned room = *count;
+  const nvmlReturn_t r =
+      Filtered([&](unsigned* entries,
+                   unsigned char* buffer) { return real(device, entries, reinterpret_cast<Info*>(buffer)); },
+               count, infos, sizeof(Info), offsetof(Info, pid));
+  return room == 0 && r == NVML_ERROR_INSUFFICIENT_SIZE ? NVML_SUCCESS : r;
 }
 
 // Samples of use: a call without a buffer tells how many there could be, and
@@ -307,6 +324,15 @@ nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
         return r;
       },
       &info->processSamplesCount, info->procUtilArray);
+}
+
+nvmlReturn_t nvmlDeviceGetEncoderSessions(nvmlDevice_t device, unsigned* count,
+                                          nvmlEncoderSessionInfo_t* infos) {
+  return Sessions(&NvmlTable::nvmlDeviceGetEncoderSessions, device, count, infos);
+}
+
+nvmlReturn_t nvmlDeviceGetFBCSessions(nvmlDevice_t device, unsigned* count, nvmlFBCSessionInfo_t* infos) {
+  return Sessions(&NvmlTable::nvmlDeviceGetFBCSessions, device, count, infos);
 }
 
 // Who was on the GPU since accounting was switched on. The tenant's dead are

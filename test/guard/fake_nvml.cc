@@ -82,6 +82,21 @@ EXPORT nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t, unsigned* count, vo
   return List(count, out);
 }
 
+// Of one size in all releases; asked with no room it tells the number.
+EXPORT nvmlDeviceGetEncoderSessions(nvmlDevice_t, unsigned* count, nvmlEncoderSessionInfo_t* out) {
+  const auto pids = Pids();
+  const unsigned room = *count;
+  *count = static_cast<unsigned>(pids.size());
+  if (room == 0) return NVML_SUCCESS;
+  if (pids.size() > room) return NVML_ERROR_INSUFFICIENT_SIZE;
+  for (unsigned i = 0; i < pids.size(); i++) {
+    out[i] = {};
+    out[i].sessionId = i + 1;
+    out[i].pid = pids[i];
+  }
+  return NVML_SUCCESS;
+}
+
 EXPORT nvmlDeviceGetAccountingPids(nvmlDevice_t, unsigned* count, unsigned* out) {
   const auto pids = Pids();
   const unsigned room = *count;

@@ -170,6 +170,22 @@ int Stride(const char* name, size_t stride) {
   return 0;
 }
 
+int Sessions() {
+  nvmlDevice_t device = Device(0);
+  const auto sessions = Nvml<nvmlReturn_t (*)(nvmlDevice_t, unsigned*, nvmlEncoderSessionInfo_t*)>(
+      "nvmlDeviceGetEncoderSessions");
+  nvmlEncoderSessionInfo_t list[8];
+  for (unsigned room : {0u, 8u}) {
+    unsigned count = room;
+    const int r = sessions(device, &count, room ? list : nullptr);
+    std::printf("sessions/%u %d %u", room, r, count);
+    for (unsigned i = 0; room && r == 0 && i < count; i++)
+      std::printf(" %u=%u", list[i].pid, list[i].sessionId);
+    std::printf("\n");
+  }
+  return 0;
+}
+
 int Accounting(unsigned other) {
   nvmlDevice_t device = Device(0);
   unsigned count = 100, pids[100];
@@ -315,6 +331,7 @@ int main(int argc, char** argv) {
   }
   if (a[0] == "wrong") return Wrong();
   if (a[0] == "stride") return Stride(a.at(1).c_str(), number(2));
+  if (a[0] == "sessions") return Sessions();
   if (a[0] == "accounting") return Accounting(static_cast<unsigned>(number(1)));
   if (a[0] == "use") return Use(static_cast<unsigned>(number(1)));
   if (a[0] == "memory") {

@@ -8,6 +8,7 @@
 
 #include <fstream>
 #include <map>
+#include <set>
 #include <sstream>
 
 #include "../support/sandbox.h"
@@ -170,6 +171,41 @@ TEST_F(ProcessLists, OfAnOrphanAreItsOwnAlone) {
   EXPECT_EQ(list.bytes_of_pid.begin()->first, PidIn(mine.Out()));
 }
 
+// --- nothing of NVML that names processes is forgotten -----------------------------------
+
+TEST(NvmlNames, ThatNameProcessesAreGuardedOrHaveAReason) {
+  const std::set<std::string> hooked = {
+#define GPUMUX_NVML_HOOK(name, parameters) #name,
+#include "guard/nvml_hooks.inc"
+#undef GPUMUX_NVML_HOOK
+  };
+  const std::map<std::string, std::string> reasons = {
+      {"nvmlDeviceClearAccountingPids", "lists nothing; root alone may"},
+      {"nvmlSystemGetProcessName", "reads /proc as the caller sees it"},
+      {"nvmlDeviceGetVgpuProcessUtilization", "processes inside virtual machines"},
+      {"nvmlDeviceGetVgpuProcessesUtilizationInfo", "processes inside virtual machines"},
+      {"nvmlVgpuInstanceClearAccountingPids", "processes inside virtual machines"},
+      {"nvmlVgpuInstanceGetAccountingPids", "processes inside virtual machines"},
+      {"nvmlVgpuInstanceGetAccountingStats", "processes inside virtual machines"},
+      {"nvmlVgpuInstanceGetEncoderSessions", "processes inside virtual machines"},
+      {"nvmlVgpuInstanceGetFBCSessions", "processes inside virtual machines"},
+  };
+  const std::vector<std::string> all = {
+#define GPUMUX_NVML_ENTRY(name) #name,
+#include "softgpu/nvml/entry_points.inc"
+#undef GPUMUX_NVML_ENTRY
+  };
+  size_t naming = 0;
+  for (const std::string& name : all) {
+    const bool names = name.find("Process") != std::string::npos || name.find("Pids") != std::string::npos ||
+                       name.find("Sessions") != std::string::npos || name.ends_with("AccountingStats");
+    if (!names) continue;
+    naming++;
+    EXPECT_NE(hooked.contains(name), reasons.contains(name)) << name;
+  }
+  EXPECT_EQ(naming, 25u);
+}
+
 // --- releases of NVML that fill entries of other sizes under the same names -------------
 
 class EntrySize : public ::testing::TestWithParam<int> {};
@@ -209,6 +245,16 @@ TEST(Accounting, IsOfTheTenantsProcesses) {
   const std::string pid = std::to_string(PidIn(o.out));
   EXPECT_THAT(o.out, HasSubstr("pids 0 " + pid + "\nown 0 " + std::to_string(2 * kMiB) + "\nother " +
                                std::to_string(kNotFound) + " 0\n"));
+}
+
+TEST(VideoSessions, AreOfTheTenantsProcesses) {
+  Sandbox box;
+  box.SetEnv("PROBE_NVML", kFakeNvml);
+  box.SetEnv("FAKE_NVML_PIDS", "1,self,2,self");
+  const Outcome o = box.RunGpumux(
+      {"run", "--mem", "1GiB", "--", "/bin/sh", "-c", "echo pid $$; exec " + kProbe + " sessions"});
+  const std::string pid = std::to_string(PidIn(o.out));
+  EXPECT_THAT(o.out, HasSubstr("sessions/0 0 2\nsessions/8 0 2 " + pid + "=2 " + pid + "=4\n")) << o.err;
 }
 
 // --- pid namespaces ---------------------------------------------------------------------

@@ -98,6 +98,16 @@ struct nvmlProcessesUtilizationInfo_v1_t {
 using nvmlProcessesUtilizationInfo_t = nvmlProcessesUtilizationInfo_v1_t;
 inline constexpr unsigned kProcessesUtilizationV1 = sizeof(nvmlProcessesUtilizationInfo_v1_t) | (1u << 24);
 
+struct nvmlEncoderSessionInfo_t {
+  unsigned sessionId, pid;
+  unsigned vgpuInstance, codecType, hResolution, vResolution, averageFps, averageLatency;
+};
+struct nvmlFBCSessionInfo_t {
+  unsigned sessionId, pid;
+  unsigned vgpuInstance, displayOrdinal, sessionType, sessionFlags;
+  unsigned hMaxResolution, vMaxResolution, hResolution, vResolution, averageFPS, averageLatency;
+};
+
 struct nvmlAccountingStats_t {
   unsigned gpuUtilization, memoryUtilization;
   unsigned long long maxMemoryUsage, time, startTime;
@@ -157,6 +167,8 @@ static_assert(sizeof(nvmlProcessDetail_v1_t) == 32);
 static_assert(sizeof(nvmlProcessDetailList_v1_t) == 24);
 static_assert(sizeof(nvmlProcessUtilizationInfo_v1_t) == 40);
 static_assert(sizeof(nvmlProcessesUtilizationInfo_v1_t) == 24);
+static_assert(sizeof(nvmlEncoderSessionInfo_t) == 32);
+static_assert(sizeof(nvmlFBCSessionInfo_t) == 48);
 static_assert(sizeof(nvmlAccountingStats_t) == 56);
 static_assert(sizeof(nvmlPciInfo_t) == 68);
 static_assert(sizeof(nvmlPciInfoExt_v1_t) == 64);
