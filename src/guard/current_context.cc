@@ -22,7 +22,8 @@ bool SaysNone(CUresult r) {
 }
 
 CUdevice FirstOfTheTenant() {
-  for (CUdevice device = 0; SlotOfDevice(device) != kNoDevice; device++) {
+  constexpr CUdevice kMostDevices = 64;
+  for (CUdevice device = 0; device < kMostDevices; device++) {
     if (SlotOfDevice(device) == 0) return device;
   }
   return 0;

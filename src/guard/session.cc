@@ -217,24 +217,28 @@ bool MapPages(const int fds[3]) {
 
 // Which ordinal is which GPU: asked once, since CUDA_VISIBLE_DEVICES is read by
 // cuInit alone.
-// Asked again while the driver answers with an error.
-void MapOrdinals() {
+// False: the driver failed to answer, and is asked again next time.
+bool MapOrdinals() {
   s.ordinal_count = 0;
   int count = 0;
-  if (!Real().cuDeviceGetCount || Real().cuDeviceGetCount(&count) != cuda::CUDA_SUCCESS) return;
+  if (!Real().cuDeviceGetCount) return true;
+  const cuda::CUresult r = Real().cuDeviceGetCount(&count);
+  if (r != cuda::CUDA_SUCCESS)
+    return r == cuda::CUDA_ERROR_NOT_INITIALIZED || r == cuda::CUDA_ERROR_NO_DEVICE;
   if (count > kMaxOrdinals) count = kMaxOrdinals;
   for (int i = 0; i < count; i++) {
     s.slot_of_ordinal[i] = kNotOurs;
     cuda::CUdevice device = 0;
     cuda::CUuuid uuid = {};
-    if (Real().cuDeviceGet(&device, i) != cuda::CUDA_SUCCESS) return;
+    if (Real().cuDeviceGet(&device, i) != cuda::CUDA_SUCCESS) return false;
     auto* get_uuid = Real().cuDeviceGetUuid_v2 ? Real().cuDeviceGetUuid_v2 : Real().cuDeviceGetUuid;
-    if (!get_uuid || get_uuid(&uuid, device) != cuda::CUDA_SUCCESS) return;
+    if (!get_uuid || get_uuid(&uuid, device) != cuda::CUDA_SUCCESS) return false;
     if (device >= 0 && device < kMaxOrdinals) {
       s.slot_of_ordinal[device] = SlotOfUuid(reinterpret_cast<const uint8_t*>(uuid.bytes));
     }
   }
   __atomic_store_n(&s.ordinal_count, count, __ATOMIC_RELEASE);
+  return true;
 }
 
 void InForkedChild() {
@@ -354,12 +358,15 @@ int VisibleDevices() {
   const int known = __atomic_load_n(&s.ordinal_count, __ATOMIC_ACQUIRE);
   if (known != 0) return known;
   Held held(s.attach_lock);
-  if (s.ordinal_count == 0) MapOrdinals();
+  if (s.ordinal_count == 0 && !MapOrdinals()) return -1;
   return s.ordinal_count;
 }
 
 int SlotOfDevice(cuda::CUdevice device) {
-  if (device < 0 || device >= VisibleDevices()) return kNoDevice;
+  const int visible = VisibleDevices();
+  // A GPU that cannot be told from others is not the tenant's.
+  if (visible < 0) return kNotOurs;
+  if (device < 0 || device >= visible) return kNoDevice;
   return s.slot_of_ordinal[device];
 }
 

@@ -54,7 +54,8 @@ inline constexpr int kNotOurs = -2;
 int SlotOfDevice(cuda::CUdevice device);
 int SlotOfCurrentContext();
 int SlotOfUuid(const uint8_t uuid[16]);
-// How many devices CUDA shows to this process, ours or not.
+// How many devices CUDA shows to this process, ours or not; -1 where the driver
+// does not answer.
 int VisibleDevices();
 
 // Requests. False: no daemon answered (the state is kOrphan then).

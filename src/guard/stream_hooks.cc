@@ -165,7 +165,8 @@ bool MayFitInside(const Pool& pool, uint64_t bytes) {
 template <typename FreeCall, typename SyncCall>
 bool UndoGrowth(CUmemoryPool handle, const Pool& pool, CUdeviceptr address, FreeCall&& free_call,
                 SyncCall&& sync_call) {
-  if (free_call(address) != CUDA_SUCCESS) return false;
+  if (free_call(address) != CUDA_SUCCESS && Through(Real().cuMemFree_v2, address) != CUDA_SUCCESS)
+    return false;
   sync_call();
   if (Real().cuMemPoolTrimTo) Real().cuMemPoolTrimTo(handle, static_cast<size_t>(pool.charged));
   return true;
@@ -191,8 +192,8 @@ CUresult AllocateFrom(CUmemoryPool handle, int slot, uint64_t bytes, CUdeviceptr
   const CUresult r = call();
   // Where the driver does not say, it grew as far as it may.
   uint64_t now = pool->charged + (r == CUDA_SUCCESS ? reserved : 0);
-  ReadReserved(handle, &now);
-  if (r == CUDA_SUCCESS && reserved == 0 && now > pool->charged &&
+  const bool told = ReadReserved(handle, &now);
+  if (r == CUDA_SUCCESS && reserved == 0 && (!told || now > pool->charged) &&
       UndoGrowth(handle, *pool, *address, free_call, sync_call)) {
     ReadReserved(handle, &now);
     SettlePool(pool, now, 0);
