@@ -23,9 +23,10 @@ int Growth();
 int Told();
 
 // Every hooked way to memory, cell by cell (table.cc). `kind`: "own" makes the
-// call itself fail, "inner" what the guard asks the driver meanwhile.
+// call itself fail with several codes, "inner" what the guard asks the driver
+// meanwhile with `code`, "first" the same from the process's start on.
 int Table();
-int Faults(const std::string& kind);
+int Faults(const std::string& kind, const std::string& code);
 
 // Many processes at the cap (race.cc)
 int Race(const char* self, int count, uint64_t bytes);

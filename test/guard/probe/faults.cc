@@ -64,10 +64,10 @@ std::vector<std::string> OwnFaults(const std::string& hook) {
   return rules;
 }
 
-std::vector<std::string> InnerFaults(const std::string& hook) {
+std::vector<std::string> InnerFaults(const std::string& hook, const std::string& code) {
   std::vector<std::string> rules;
   for (const char* inner : kInner) {
-    if (hook != inner) rules.push_back(std::string("fail ") + inner + " with 999");
+    if (hook != inner) rules.push_back(std::string("fail ") + inner + " with " + code);
   }
   return rules;
 }

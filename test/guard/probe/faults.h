@@ -16,7 +16,7 @@ void SetFault(const std::string& rules);
 std::vector<std::string> OwnFaults(const std::string& hook);
 // The rules that make another function fail that the guard may call while it
 // serves `hook`.
-std::vector<std::string> InnerFaults(const std::string& hook);
+std::vector<std::string> InnerFaults(const std::string& hook, const std::string& code);
 // Whether the guard cannot know beforehand what some calls will take under these
 // rules; it charges then what they took.
 bool HidesTheNeed(const std::string& rules);

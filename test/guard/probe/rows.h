@@ -62,8 +62,8 @@ struct Row {
   // Free bytes that the call wants where that is more than it charges: nobody can
   // say beforehand what it will take.
   int64_t needs = 0;
-  // Charged by the daemon, which the process's own page does not show.
-  bool by_daemon = false;
+  // Of it, charged by the daemon (contexts), which the process's own page does not show.
+  int64_t by_daemon = 0;
   void (*prepare)() = nullptr;
   // Of the call, if not that of the whole table.
   cuda::CUcontext (*context)() = nullptr;

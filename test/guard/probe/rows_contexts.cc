@@ -2,6 +2,8 @@
 //
 // Contexts, and what their limits take. A context is charged by the daemon, so
 // its rows leave the process's page alone: what the program is told moves.
+#include <string>
+
 #include "rows.h"
 
 namespace gpumux::probe {
@@ -48,7 +50,7 @@ void AddCreations(std::vector<Row>* rows) {
     rows->push_back({.hook = hook,
                      .takes = kContext,
                      .charges = kContextCharge,
-                     .by_daemon = true,
+                     .by_daemon = kContextCharge,
                      .call = call,
                      .undo = DestroyOut});
   };
@@ -65,7 +67,7 @@ void AddDestructions(std::vector<Row>* rows) {
     rows->push_back({.hook = hook,
                      .takes = -kContext,
                      .charges = -kContextCharge,
-                     .by_daemon = true,
+                     .by_daemon = -kContextCharge,
                      .prepare = Create,
                      .call = call,
                      .instead = [] { MUST(named.cuCtxDestroy_v2(As<CUcontext>(held))); }});
@@ -84,13 +86,12 @@ void AddPrimary(std::vector<Row>* rows) {
       {.hook = "cuDevicePrimaryCtxRetain",
        .takes = kContext,
        .charges = kContextCharge,
-       .by_daemon = true,
+       .by_daemon = kContextCharge,
        .call = [](const Hooked& d) { return d.cuDevicePrimaryCtxRetain(Out<CUcontext>(), device); },
        .undo = Release});
   rows->push_back(
       {.hook = "cuDevicePrimaryCtxRetain",
        .variant = "again",
-       .by_daemon = true,
        .prepare = Retain,
        .call = [](const Hooked& d) { return d.cuDevicePrimaryCtxRetain(Out<CUcontext>(), device); },
        .undo = Release,
@@ -99,7 +100,7 @@ void AddPrimary(std::vector<Row>* rows) {
     rows->push_back({.hook = hook,
                      .takes = -kContext,
                      .charges = -kContextCharge,
-                     .by_daemon = true,
+                     .by_daemon = -kContextCharge,
                      .prepare = Retain,
                      .call = call});
   };
@@ -109,9 +110,56 @@ void AddPrimary(std::vector<Row>* rows) {
   add("cuDevicePrimaryCtxReset_v2", [](const Hooked& d) { return d.cuDevicePrimaryCtxReset_v2(device); });
 }
 
+// --- contexts that end with memory of every family in them
+
+CUcontext full;
+constexpr int64_t kInside = 4 * kMiB + 2 * kMiB + 16 * kMiB + 50 * kMiB + kStack;
+
+void Fill(CUcontext context) {
+  static const std::string kImage =
+      ".version 7.8\n.target sm_80\n.address_size 64\n.visible .global .align 16 .b8 big[52428800];\n"
+      ".visible .entry k() { ret; }\n";
+  const CUDA_ARRAY_DESCRIPTOR flat = {1000, 1000, 0x20, 4};
+  CUdeviceptr p = 0;
+  CUarray array = nullptr;
+  CUmodule module = nullptr;
+  MUST(api.cuCtxSetCurrent(context));
+  MUST(named.cuMemAlloc_v2(&p, 3 * kMiB));
+  MUST(named.cuMemAlloc_v2(&p, 1000));
+  MUST(named.cuArrayCreate_v2(&array, &flat));
+  MUST(named.cuModuleLoadData(&module, kImage.c_str()));
+  MUST(named.cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 2048));
+}
+void RetainFull() {
+  MUST(named.cuDevicePrimaryCtxRetain(&full, device));
+  Fill(full);
+}
+void CreateFull() {
+  MUST(named.cuCtxCreate_v2(&full, 0, device));
+  Fill(full);
+}
+
+void AddFull(std::vector<Row>* rows) {
+  auto add = [&](const char* hook, void (*prepare)(), CUresult (*call)(const Hooked&)) {
+    rows->push_back({.hook = hook,
+                     .variant = "full",
+                     .takes = -kContext - kInside,
+                     .charges = -kContextCharge - kInside,
+                     .by_daemon = -kContextCharge,
+                     .prepare = prepare,
+                     .call = call});
+  };
+  add("cuCtxDestroy_v2", CreateFull, [](const Hooked& d) { return d.cuCtxDestroy_v2(full); });
+  add("cuDevicePrimaryCtxRelease_v2", RetainFull,
+      [](const Hooked& d) { return d.cuDevicePrimaryCtxRelease_v2(device); });
+  add("cuDevicePrimaryCtxReset_v2", RetainFull,
+      [](const Hooked& d) { return d.cuDevicePrimaryCtxReset_v2(device); });
+}
+
 }  // namespace
 
 void AddContextRows(std::vector<Row>* rows) {
+  AddFull(rows);
   AddPrimary(rows);
   AddLimits(rows);
   AddCreations(rows);

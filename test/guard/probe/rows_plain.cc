@@ -12,6 +12,8 @@ namespace {
 size_t pitch;
 unsigned pitch_v1;
 
+CUdeviceptr pieces[2];
+
 void FreeOut() { MUST(named.cuMemFree_v2(out)); }
 void FreeOutV1() { MUST(named.cuMemFree(static_cast<CUdeviceptr_v1>(out))); }
 
@@ -39,6 +41,22 @@ void AddPlainRows(std::vector<Row>* rows) {
        .call = [](const Hooked& d) { return d.cuMemAlloc_v2(Out<CUdeviceptr>(), 1000); },
        .undo = FreeOut,
        .clean = [] { MUST(named.cuMemFree_v2(held)); }});
+  // The only slab has no room left: where there is none for a second, what the
+  // driver did has to be undone.
+  add({.hook = "cuMemAlloc_v2",
+       .variant = "full slab",
+       .takes = kPage,
+       .charges = kPage,
+       .prepare =
+           [] {
+             for (CUdeviceptr& piece : pieces) MUST(named.cuMemAlloc_v2(&piece, kMiB));
+           },
+       .call = [](const Hooked& d) { return d.cuMemAlloc_v2(Out<CUdeviceptr>(), kMiB); },
+       .undo = FreeOut,
+       .clean =
+           [] {
+             for (CUdeviceptr piece : pieces) MUST(named.cuMemFree_v2(piece));
+           }});
   add({.hook = "cuMemAllocPitch_v2",
        .takes = 144 * kPage,
        .charges = 144 * kPage,

@@ -44,6 +44,18 @@ void FreeBeforeSynchronise() {
   MUST(named.cuMemFreeAsync(held, nullptr));
 }
 
+// 10 MiB, a hole of 10 MiB, 10 MiB, and 2 MiB to the step's end.
+CUdeviceptr around[2];
+void MakeHole() {
+  for (CUdeviceptr* p : {&around[0], &held, &around[1]}) MUST(named.cuMemAllocAsync(p, 10 * kMiB, nullptr));
+  MUST(named.cuMemFreeAsync(held, nullptr));
+  Synchronise();
+}
+void EndHole() {
+  for (CUdeviceptr p : around) MUST(named.cuMemFreeAsync(p, nullptr));
+  Synchronise();
+}
+
 void AddAllocations(std::vector<Row>* rows) {
   auto add = [&](Row row) { rows->push_back(std::move(row)); };
   add({.hook = "cuMemAllocAsync",
@@ -67,6 +79,16 @@ void AddAllocations(std::vector<Row>* rows) {
              MUST(named.cuMemFreeAsync(held, nullptr));
              Synchronise();
            }});
+  // By bytes it fits into what the pool has, but not in one piece. So where there
+  // is no room to grow, what the driver did has to be undone.
+  add({.hook = "cuMemAllocAsync",
+       .variant = "in pieces",
+       .takes = kStep,
+       .charges = kStep,
+       .prepare = MakeHole,
+       .call = [](const Hooked& d) { return d.cuMemAllocAsync(Out<CUdeviceptr>(), 11 * kMiB, nullptr); },
+       .undo = FreeOut,
+       .clean = EndHole});
   add({.hook = "cuMemAllocFromPoolAsync",
        .takes = kStep,
        .charges = kStep,

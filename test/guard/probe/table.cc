@@ -4,12 +4,15 @@
 // and bare; test/guard/table_test.cc compares the two.
 #include "table.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
-#include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <nlohmann/json.hpp>
 
 #include "books.h"
 #include "commands.h"
@@ -127,6 +130,10 @@ void StartTable() {
   Home();
 }
 
+uint64_t Needs(const Row& row) {
+  return static_cast<uint64_t>(std::max({row.charges, row.needs, int64_t{0}}));
+}
+
 // What one call did: its code, whether it wrote its output, and the figures'
 // change by the call and after everything was undone.
 CellResult RunCell(const Books& books, const Row& row, const Cell& cell) {
@@ -136,10 +143,11 @@ CellResult RunCell(const Books& books, const Row& row, const Cell& cell) {
   if (row.prepare) row.prepare();
   Home();
   {
-    const uint64_t need = static_cast<uint64_t>(std::max({row.charges, row.needs, int64_t{0}}));
+    const uint64_t need = Needs(row);
     const Filler filler(cell.room == Room::kWithin ? ~0ull / 2
                         : cell.room == Room::kAt   ? need
                                                    : need - kPage);
+    result.room = Free();
     const Figures before = books.Read();
     out = kUntouched;
     Enter(!cell.context ? nullptr : row.context ? row.context() : primary);
@@ -176,19 +184,29 @@ namespace {
 const char* Name(Room room) { return room == Room::kWithin ? "within" : room == Room::kAt ? "at" : "over"; }
 
 void Print(const Row& row, const Cell& cell, const CellResult& r) {
-  std::printf(
-      "{\"hook\": \"%s\", \"variant\": \"%s\", \"by\": \"%s\", \"context\": %s, \"room\": \"%s\", "
-      "\"fault\": \"%s\", ",
-      row.hook.c_str(), row.variant.c_str(), cell.driver == &named ? "name" : "cuGetProcAddress",
-      cell.context ? "true" : "false", Name(cell.room), cell.fault ? cell.fault->c_str() : "");
-  std::printf("\"takes\": %" PRId64 ", \"charges\": %" PRId64 ", \"by_daemon\": %s, ", row.takes, row.charges,
-              row.by_daemon ? "true" : "false");
-  std::printf("\"code\": %d, \"wrote\": %s, \"taken\": %" PRId64 ", \"charged\": %" PRId64
-              ", \"told\": %" PRId64 ", ",
-              r.code, r.wrote ? "true" : "false", r.by_call.taken, r.by_call.charged, r.by_call.used);
-  std::printf("\"then\": %d, \"left_taken\": %" PRId64 ", \"left_charged\": %" PRId64
-              ", \"left_told\": %" PRId64 "}\n",
-              r.then, r.left.taken, r.left.charged, r.left.used);
+  const nlohmann::json json = {
+      {"hook", row.hook},
+      {"variant", row.variant},
+      {"by", cell.driver == &named ? "name" : "cuGetProcAddress"},
+      {"context", cell.context},
+      {"room", Name(cell.room)},
+      {"fault", cell.fault ? *cell.fault : ""},
+      {"takes", row.takes},
+      {"charges", row.charges},
+      {"by_daemon", row.by_daemon},
+      {"needs", Needs(row)},
+      {"had", r.room},
+      {"code", r.code},
+      {"wrote", r.wrote},
+      {"taken", r.by_call.taken},
+      {"charged", r.by_call.charged},
+      {"told", r.by_call.used},
+      {"then", r.then},
+      {"left_taken", r.left.taken},
+      {"left_charged", r.left.charged},
+      {"left_told", r.left.used},
+  };
+  std::printf("%s\n", json.dump().c_str());
 }
 
 }  // namespace
@@ -201,7 +219,7 @@ int Table() {
     for (const Hooked* driver : std::initializer_list<const Hooked*>{&named, &by_address}) {
       for (const bool context : {true, false}) {
         for (const Room room : {Room::kWithin, Room::kAt, Room::kOver}) {
-          if (room == Room::kOver && ((row.charges <= 0 && row.needs <= 0) || !books.guarded())) continue;
+          if (room == Room::kOver && (Needs(row) == 0 || !books.guarded())) continue;
           if (room == Room::kAt && !books.guarded()) continue;
           const Cell cell = {driver, context, room, nullptr};
           Print(row, cell, RunCell(books, row, cell));
@@ -212,14 +230,58 @@ int Table() {
   return 0;
 }
 
-int Faults(const std::string& kind) {
+// In a process of its own: the driver fails a question from the start on.
+int FirstFault(const std::string& fault) {
+  OpenFaults();
+  SetFault(fault);
+  named = FindAll([](const char* name) { return dlsym(Driver(), name); });
+#define PROBE_CALL(name, params) api.name = Find<decltype(api.name)>(#name);
+#include "driver_calls.inc"
+#undef PROBE_CALL
+  const Truth truth;
+  nlohmann::json json = {{"fault", fault}, {"init", named.cuInit(0)}};
+  CUdeviceptr p = 0;
+  json["context"] = named.cuCtxCreate_v2(&primary, 0, device);
+  json["large"] = named.cuMemAlloc_v2(&p, 8ull << 30);
+  json["small"] = named.cuMemAlloc_v2(&p, 100 * kMiB);
+  json["taken"] = truth.Own();
+  SetFault("");
+  CUdeviceptr q = 0;
+  if (json["context"] != CUDA_SUCCESS) json["context"] = named.cuCtxCreate_v2(&primary, 0, device);
+  if (json["small"] != CUDA_SUCCESS) json["small"] = named.cuMemAlloc_v2(&p, 100 * kMiB);
+  json["then"] = named.cuMemAlloc_v2(&q, 8ull << 30);
+  size_t free = 0, total = 0;
+  MUST(named.cuMemGetInfo_v2(&free, &total));
+  json["used"] = total - free;
+  json["own"] = truth.Own();
+  std::printf("%s\n", json.dump().c_str());
+  return 0;
+}
+
+int FirstFaults(const std::string& code) {
+  for (const std::string& fault : InnerFaults("cuInit", code)) {
+    const pid_t child = fork();
+    if (child == 0) {
+      const int code = FirstFault(fault);
+      std::fflush(stdout);
+      _exit(code);
+    }
+    int status = 0;
+    if (waitpid(child, &status, 0) != child || status != 0) return 8;
+  }
+  return 0;
+}
+
+int Faults(const std::string& kind, const std::string& code) {
+  if (kind == "first") return FirstFaults(code);
+
   StartTable();
   const Books books;
   for (const Row& row : AllRows()) {
-    for (const std::string& fault : kind == "own" ? OwnFaults(row.hook) : InnerFaults(row.hook)) {
+    for (const std::string& fault : kind == "own" ? OwnFaults(row.hook) : InnerFaults(row.hook, code)) {
       const Cell cell = {&named, true, Room::kWithin, &fault};
       Print(row, cell, RunCell(books, row, cell));
-      if (kind == "own" || (row.charges <= 0 && row.needs <= 0) || !books.guarded() || HidesTheNeed(fault)) {
+      if (kind == "own" || Needs(row) == 0 || !books.guarded() || HidesTheNeed(fault)) {
         continue;
       }
       const Cell over = {&named, true, Room::kOver, &fault};

@@ -24,6 +24,7 @@ struct Cell {
 
 struct CellResult {
   cuda::CUresult code = cuda::CUDA_SUCCESS;
+  uint64_t room = 0;                         // free bytes when the call was made
   bool wrote = false;                        // the call's output
   Figures by_call;                           // change by the call
   cuda::CUresult then = cuda::CUDA_SUCCESS;  // of the call made again, if it failed
