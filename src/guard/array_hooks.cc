@@ -10,6 +10,7 @@
 #include "guard/rounding.h"
 #include "guard/session.h"
 #include "guard/small_objects.h"
+#include "guard/virtual_memory.h"
 #include "guard/wrappers.h"
 
 namespace gpumux::guard {
@@ -104,7 +105,13 @@ CUresult CreateArray(Handle* handle, unsigned flags, Needs&& needs, Create&& cre
 template <typename Handle, typename Destroy>
 CUresult DestroyArray(Handle handle, Destroy&& destroy) {
   Allocation allocation;
-  if (!InForce() || !Take(reinterpret_cast<uint64_t>(handle), &allocation)) return destroy();
+  if (!InForce()) return destroy();
+  if (!Take(reinterpret_cast<uint64_t>(handle), &allocation)) {
+    // Perhaps one without memory of its own (sparse, deferred).
+    const CUresult r = destroy();
+    if (r == CUDA_SUCCESS) ArrayUsesNothing(reinterpret_cast<uint64_t>(handle));
+    return r;
+  }
   const CUresult r = allocation.family == Family::kSmallObject
                          ? g_small_objects.Remove(allocation.slot, destroy)
                          : destroy();

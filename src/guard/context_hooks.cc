@@ -135,6 +135,28 @@ CUresult cuCtxCreate_v4(CUcontext* ctx, CUctxCreateParams* params, unsigned flag
   return CreateContext(ctx, dev, [&] { return Through(Real().cuCtxCreate_v4, ctx, params, flags, dev); });
 }
 
+CUresult cuGLCtxCreate(CUcontext* ctx, unsigned flags, CUdevice dev) {
+  return CreateContext(ctx, dev, [&] { return Through(Real().cuGLCtxCreate, ctx, flags, dev); });
+}
+
+CUresult cuGLCtxCreate_v2(CUcontext* ctx, unsigned flags, CUdevice dev) {
+  return CreateContext(ctx, dev, [&] { return Through(Real().cuGLCtxCreate_v2, ctx, flags, dev); });
+}
+
+CUresult cuVDPAUCtxCreate(CUcontext* ctx, unsigned flags, CUdevice dev, unsigned vdp_device,
+                          void* get_proc_address) {
+  return CreateContext(ctx, dev, [&] {
+    return Through(Real().cuVDPAUCtxCreate, ctx, flags, dev, vdp_device, get_proc_address);
+  });
+}
+
+CUresult cuVDPAUCtxCreate_v2(CUcontext* ctx, unsigned flags, CUdevice dev, unsigned vdp_device,
+                             void* get_proc_address) {
+  return CreateContext(ctx, dev, [&] {
+    return Through(Real().cuVDPAUCtxCreate_v2, ctx, flags, dev, vdp_device, get_proc_address);
+  });
+}
+
 CUresult cuCtxDestroy(CUcontext ctx) {
   return DestroyContext(ctx, [&] { return Through(Real().cuCtxDestroy, ctx); });
 }

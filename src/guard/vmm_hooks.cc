@@ -10,6 +10,7 @@
 //   release         0                                    1        (still there)
 //   unmap           0                                    0        - size
 //
+// Parts of arrays and multicast objects count as mappings (handle_users.cc).
 // Handles that were imported from another process are charged to their owner.
 #include "guard/allocations.h"
 #include "guard/credit.h"
@@ -45,11 +46,40 @@ void EndIfUnused(CUmemGenericAllocationHandle handle, const Physical& physical) 
   if (physical.references != 0 || physical.mappings != 0) return;
   if (physical.bytes) Release(physical.slot, physical.bytes);
   g_handles.Erase(handle, nullptr);
+  HandleUsesNothing(handle);
 }
 
 }  // namespace
 
+Lock& HandlesLock() { return g_lock; }
+
+bool AddHandleUser(CUmemGenericAllocationHandle handle) {
+  Physical* physical = g_handles.Find(handle);
+  if (physical) physical->mappings++;
+  return physical != nullptr;
+}
+
+void RemoveHandleUser(CUmemGenericAllocationHandle handle) {
+  Physical* physical = g_handles.Find(handle);
+  if (!physical || physical->mappings == 0) return;
+  physical->mappings--;
+  EndIfUnused(handle, *physical);
+}
+
+void AddBareHandle(CUmemGenericAllocationHandle handle) { g_handles.Insert(handle, Physical{0, 1, 0, 0}); }
+
+CUmemGenericAllocationHandle HandleMappedAt(uint64_t address) {
+  const Mapping* mapping = g_mappings.Find(address);
+  return mapping ? mapping->handle : 0;
+}
+
+int SlotOfHandle(CUmemGenericAllocationHandle handle) {
+  const Physical* physical = g_handles.Find(handle);
+  return physical ? physical->slot : kNoDevice;
+}
+
 void ForgetVirtualMemory() {
+  ForgetHandleUsers();
   g_lock.Reset();
   g_handles.Forget();
   g_mappings.Forget();

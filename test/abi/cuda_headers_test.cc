@@ -104,6 +104,10 @@ TEST(CudaHeaders, NothingOfOursIsUnknownToTheDriver) {
 #include "cuda_checks.inc"
 #undef ABI_ABSENT
 #define ABI_ABSENT(name)
+  // In cudaGL.h and cudaVDPAU.h, which need headers of other projects.
+  std::erase_if(absent, [](const std::string& name) {
+    return name.starts_with("cuGLCtxCreate") || name.starts_with("cuVDPAUCtxCreate");
+  });
   if (CUDA_VERSION < 13000) {
     GTEST_SKIP() << absent.size() << " names are newer than this toolkit (CUDA " << CUDA_VERSION / 1000
                  << ")";

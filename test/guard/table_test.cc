@@ -28,6 +28,16 @@ const std::map<std::string, std::string> kNoMemory = {
     {"cuMemGetInfo_v2", "a question"},
     {"cuDeviceTotalMem", "a question"},
     {"cuDeviceTotalMem_v2", "a question"},
+    {"cuGLCtxCreate", "not on the software GPU: test/loading/handle_users_test.cc"},
+    {"cuGLCtxCreate_v2", "not on the software GPU: test/loading/handle_users_test.cc"},
+    {"cuVDPAUCtxCreate", "not on the software GPU: test/loading/handle_users_test.cc"},
+    {"cuVDPAUCtxCreate_v2", "not on the software GPU: test/loading/handle_users_test.cc"},
+    {"cuMemMapArrayAsync", "not on the software GPU: test/loading/handle_users_test.cc"},
+    {"cuMemMapArrayAsync_ptsz", "not on the software GPU: test/loading/handle_users_test.cc"},
+    {"cuMulticastCreate", "not on the software GPU: test/loading/handle_users_test.cc"},
+    {"cuMulticastBindMem", "not on the software GPU: test/loading/handle_users_test.cc"},
+    {"cuMulticastBindAddr", "not on the software GPU: test/loading/handle_users_test.cc"},
+    {"cuMulticastUnbind", "not on the software GPU: test/loading/handle_users_test.cc"},
     {"cuLaunchCooperativeKernelMultiDevice", "counted; gone from CUDA 13"},
 };
 

@@ -39,9 +39,9 @@ const char* const kStems[] = {
 const char* const kOthers[] = {"", "cuNoSuchFunction", "cuMemAlloc_v2", "printf"};
 
 // From the first that had each kind of entry to one that no driver reports yet.
-constexpr int kVersions[] = {0,     2000,  3000,  3020,  4000,  7000,  8000,  9020,  10000,
-                             11010, 11020, 11040, 11060, 11080, 12000, 12010, 12020, 12030,
-                             12040, 12050, 12060, 12070, 12080, 12090, 13000, 13010, 14000};
+constexpr int kVersions[] = {0,     2000,  3000,  3010,  3020,  4000,  7000,  8000,  9020,  10000,
+                             11010, 11020, 11040, 11060, 11080, 12000, 12010, 12020, 12030, 12040,
+                             12050, 12060, 12070, 12080, 12090, 13000, 13010, 14000};
 constexpr cuuint64_t kFlags[] = {CU_GET_PROC_ADDRESS_DEFAULT, CU_GET_PROC_ADDRESS_LEGACY_STREAM,
                                  CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, 3, 64};
 

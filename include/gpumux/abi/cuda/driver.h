@@ -340,6 +340,39 @@ struct CUDA_LAUNCH_PARAMS;
 enum CUgraphExecUpdateResult : int;
 struct CUDA_GRAPH_INSTANTIATE_PARAMS;
 
+enum CUresourcetype : int {
+  CU_RESOURCE_TYPE_ARRAY = 0,
+  CU_RESOURCE_TYPE_MIPMAPPED_ARRAY = 1,
+};
+enum CUarraySparseSubresourceType : int {
+  CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_SPARSE_LEVEL = 0,
+  CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL = 1,
+};
+enum CUmemOperationType : int {
+  CU_MEM_OPERATION_TYPE_MAP = 1,
+  CU_MEM_OPERATION_TYPE_UNMAP = 2,
+};
+enum CUmemHandleType : int {
+  CU_MEM_HANDLE_TYPE_GENERIC = 0,
+};
+
+struct CUarrayMapInfo {
+  CUresourcetype resourceType;
+  CUarray resource;  // or a CUmipmappedArray
+  CUarraySparseSubresourceType subresourceType;
+  // Of a sparse level: level, layer, offsets x y z, extents x y z in 32 bits each.
+  // Of a mip tail: the layer in 32 bits, then offset and size in 64 bits each.
+  unsigned long long subresource[4];
+  CUmemOperationType memOperationType;
+  CUmemHandleType memHandleType;
+  CUmemGenericAllocationHandle memHandle;
+  unsigned long long offset;
+  unsigned deviceBitMask;
+  unsigned flags;
+  unsigned reserved[2];
+};
+
+struct CUmulticastObjectProp;
 struct CUctxCreateParams;
 struct CUexecAffinityParam;
 
