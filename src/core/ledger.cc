@@ -88,6 +88,16 @@ uint64_t Ledger::TakeBack(const TenantId& id, ProcessKey process, uint64_t bytes
   return bytes;
 }
 
+void Ledger::Overdraw(const TenantId& id, ProcessKey process, uint64_t bytes) {
+  Tenant* tenant = nullptr;
+  Tenant::Process* found = Find(tenant, id, process);
+  if (!found) return;
+  // More than the GPU has is no fact; it would make the sums wrap.
+  bytes = std::min(bytes, Minus(total_, found->granted_bytes));
+  found->granted_bytes += bytes;
+  tenant->used_bytes += bytes;
+}
+
 Ledger::Grant Ledger::ChargeOverhead(const TenantId& id, ProcessKey process, uint64_t bytes) {
   Tenant* tenant = nullptr;
   Tenant::Process* found = Find(tenant, id, process);

@@ -83,6 +83,10 @@ class Ledger {
   // Takes up to `bytes` of the process's credit back; returns how many.
   uint64_t TakeBack(const TenantId& id, ProcessKey process, uint64_t bytes);
 
+  // The process took more than it was granted, since the driver took more than
+  // anybody could foresee. Never refused: it is a fact.
+  void Overdraw(const TenantId& id, ProcessKey process, uint64_t bytes);
+
   // A context is about to be made: `bytes` more overhead, if they are to be had.
   Grant ChargeOverhead(const TenantId& id, ProcessKey process, uint64_t bytes);
   // The overhead that was found. Never refused: it is a fact.

@@ -12,6 +12,22 @@ namespace {
 constexpr uint64_t kTotal = 150754820096;
 constexpr uint64_t kReserve = 644939776;
 
+TEST(Ledger, CountsWhatWasTakenBeyondTheGrant) {
+  Ledger ledger(10 * kGiB, 0);
+  ASSERT_TRUE(ledger.AddTenant("a", kGiB, kGiB));
+  ASSERT_TRUE(ledger.AddProcess("a", 1));
+  ledger.Overdraw("a", 1, 2 * kGiB);
+  EXPECT_EQ(ledger.Find("a")->used_bytes, 2 * kGiB);
+  EXPECT_TRUE(ledger.AboveLimit("a"));
+  EXPECT_EQ(ledger.PromisableBytes(), 8 * kGiB);
+  EXPECT_EQ(ledger.GrantCredit("a", 1, 1, false).verdict, Verdict::kLimit);
+  // No more than there is, however often it is said.
+  ledger.Overdraw("a", 1, UINT64_MAX);
+  EXPECT_EQ(ledger.Find("a")->used_bytes, 10 * kGiB);
+  EXPECT_EQ(ledger.TakeBack("a", 1, UINT64_MAX), 10 * kGiB);
+  EXPECT_EQ(ledger.Find("a")->used_bytes, 0u);
+}
+
 TEST(Ledger, NeverPromisesMoreThanThereIs) {
   Ledger ledger(kTotal, kReserve);
   EXPECT_EQ(ledger.PromisableBytes(), 150109880320u);

@@ -729,12 +729,50 @@ TEST_F(DaemonTest, GivesAGuardThatComesBackTheSamePages) {
   {
     GuardPeer guard = GuardPeer::Hello(daemon.session, id);
     EXPECT_EQ(guard.welcome->resumed, 0u);
+    figures.Set(getpid(), kContext);
     guard.Commit(5);
   }
-  GuardPeer again = GuardPeer::Hello(daemon.session, id);
+  GuardPeer again = GuardPeer::Hello(daemon.session, id, GPUMUX_HELLO_HAS_PAGES);
   EXPECT_EQ(again.welcome->resumed, 1u);
   EXPECT_EQ(again.gpu().committed_bytes, 5u);
   EXPECT_EQ(TenantOf(id)["members"].size(), 1u);
+}
+
+TEST_F(DaemonTest, AProgramExecutedByAnotherStartsWithNothing) {
+  RunPeer run(daemon.session, Ask(2 * kGiB));
+  const std::string id = run.Granted()["tenant_id"];
+  {
+    GuardPeer first = GuardPeer::Hello(daemon.session, id);
+    first.InForce();
+    ASSERT_TRUE(first.Context().granted);
+    first.Notice(1);
+    ASSERT_TRUE(first.Credit(kGiB).granted);
+    first.Commit(kGiB);
+  }
+  // It says hello as one that never had pages, and its GPU memory is gone.
+  GuardPeer second = GuardPeer::Hello(daemon.session, id);
+  EXPECT_EQ(second.welcome->resumed, 0u);
+  EXPECT_EQ(second.gpu().committed_bytes, 0u);
+  EXPECT_EQ(second.gpu().credit_free_bytes, 0);
+  EXPECT_EQ(TenantOf(id)["mem_used_bytes"], 0);
+  EXPECT_TRUE(second.Credit(2 * kGiB).granted);
+  EXPECT_EQ(TenantOf(id)["members"].size(), 1u);
+}
+
+TEST_F(DaemonTest, AProgramWithoutCudaThatIsExecutedByAnotherHoldsNothing) {
+  RunPeer run(daemon.session, Ask(2 * kGiB));
+  const std::string id = run.Granted()["tenant_id"];
+  {
+    GuardPeer guard = GuardPeer::Hello(daemon.session, id);
+    figures.Set(getpid(), kContext);
+    ASSERT_TRUE(guard.Credit(kGiB).granted);
+    guard.Commit(kGiB);
+    figures.Set(getpid(), kContext + kGiB);
+  }
+  // As long as the driver has something of it, it may come back.
+  EXPECT_GE(TenantOf(id)["mem_used_bytes"], kGiB);
+  figures.Set(getpid(), 0);
+  EXPECT_TRUE(WaitUntil([&] { return TenantOf(id)["mem_used_bytes"] == 0; }));
 }
 
 TEST_F(DaemonTest, RefusesGuardsOfNoTenantAndOfOtherVersions) {
@@ -766,6 +804,22 @@ TEST_F(DaemonTest, BelievesNoPageThatLies) {
     EXPECT_EQ(Gpu()["mem_promisable_bytes"], kUsable - 11 * kGiB);
     EXPECT_EQ(Gpu()["mem_guaranteed_bytes"], 11 * kGiB);
   }
+}
+
+TEST_F(DaemonTest, ChargesWhatTheDriverTookBeyondTheGrant) {
+  RunPeer run(daemon.session, Ask(2 * kGiB));
+  const std::string id = run.Granted()["tenant_id"];
+  GuardPeer guard = GuardPeer::Hello(daemon.session, id);
+  guard.InForce();
+  ASSERT_TRUE(guard.Context().granted);
+  figures.Set(getpid(), kContext + 300 * kMiB);
+  guard.gpu().credit_free_bytes = -static_cast<int64_t>(300 * kMiB);
+  guard.Commit(300 * kMiB);
+  guard.Notice(1);
+  EXPECT_TRUE(WaitUntil([&] { return TenantOf(id)["mem_used_bytes"] == kContext + kShare + 300 * kMiB; }));
+  EXPECT_EQ(guard.gpu().credit_free_bytes, 0);
+  EXPECT_EQ(TenantOf(id)["members"][0]["gpus"][0]["mem_granted_bytes"], 300 * kMiB);
+  EXPECT_EQ(guard.Credit(2 * kGiB - kContext - 300 * kMiB).granted, 0u);
 }
 
 TEST_F(DaemonTest, HangsUpOnGarbageAndGoesOn) {

@@ -2,6 +2,7 @@
 #include "daemon/monitor.h"
 
 #include <algorithm>
+#include <fstream>
 
 #include "base/log.h"
 #include "base/process.h"
@@ -20,6 +21,17 @@ constexpr unsigned kReadingsOfAJump = 3;
 bool PidIsReused(const ProcessName& dead) {
   const auto now = NameProcess(dead.pid);
   return now && now->start_time != dead.start_time;
+}
+
+// Looked at only where a guard should be and is not connected: one whose
+// program closed its descriptor comes back with its next request.
+bool MayHaveGuard(pid_t pid) {
+  std::ifstream maps("/proc/" + std::to_string(pid) + "/maps");
+  if (!maps) return true;  // not ours to see
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("/libgpumux-guard.so") != std::string::npos) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -151,12 +163,27 @@ void Monitor::Assess(GpuState& gpu, const Before& before) {
   Member::Gpu& on = member.gpus[before.slot];
   const auto* entry = gpu.ledger.Find(before.tenant->id, member.key);
   if (!entry || member.died) return;
-  const bool guarded = member.page && member.page->InForce();
+  // Its guard is gone, and the driver has nothing of it: it executed another
+  // program that does not use CUDA, or not yet.
+  if (member.page && member.sessions == 0 && !on.own_bytes) {
+    ForgetProgram(*before.tenant, member, before.slot, gpu);
+    return;
+  }
+  // A page outlives its guard when the process executes a program without one.
+  const bool guarded =
+      member.page && member.page->InForce() && (member.sessions > 0 || MayHaveGuard(member.process.pid));
   before.tenant->guard_seen |= guarded;
   if (on.own_bytes && !guarded) {
     if (!on.unguarded_since) on.unguarded_since = clock_.Now();
   } else {
     on.unguarded_since.reset();
+  }
+  // A debt is granted afterwards: what was taken is in use. Who lies about it
+  // can claim no more than NVML shows of it.
+  if (const uint64_t debt =
+          member.page ? std::min(member.page->Debt(before.slot), on.own_bytes.value_or(0)) : 0) {
+    gpu.ledger.Overdraw(before.tenant->id, member.key, debt);
+    member.page->AddCredit(before.slot, debt);
   }
   core::OverheadReading reading;
   reading.own_bytes = on.own_bytes;

@@ -45,6 +45,11 @@ ProcessWords ProcessPage::Read(unsigned slot, uint64_t granted_bytes, uint64_t d
   return words;
 }
 
+uint64_t ProcessPage::Debt(unsigned slot) const {
+  const int64_t free = std::atomic_ref<int64_t>(page().gpus[slot].credit_free_bytes).load();
+  return free < 0 ? ~static_cast<uint64_t>(free) + 1 : 0;
+}
+
 void ProcessPage::AddCredit(unsigned slot, uint64_t bytes) {
   if (bytes > 0)
     std::atomic_ref<int64_t>(page().gpus[slot].credit_free_bytes).fetch_add(static_cast<int64_t>(bytes));
@@ -52,6 +57,13 @@ void ProcessPage::AddCredit(unsigned slot, uint64_t bytes) {
 
 uint64_t ProcessPage::TakeCredit(unsigned slot, uint64_t granted_bytes) {
   return Clamp(std::atomic_ref<int64_t>(page().gpus[slot].credit_free_bytes).exchange(0), granted_bytes);
+}
+
+void ProcessPage::Clear(unsigned slot) {
+  gpumux_process_gpu& gpu = page().gpus[slot];
+  std::atomic_ref<int64_t>(gpu.credit_free_bytes).store(0);
+  Store(gpu.committed_bytes, 0);
+  Store(gpu.contexts, 0);
 }
 
 bool ProcessPage::InForce() const {

@@ -32,9 +32,14 @@ class ProcessPage {
   static Result<ProcessPage> Create();
 
   ProcessWords Read(unsigned slot, uint64_t granted_bytes, uint64_t device_bytes) const;
+  // By how much the free credit is below zero: the driver took more than was
+  // reserved.
+  uint64_t Debt(unsigned slot) const;
   void AddCredit(unsigned slot, uint64_t bytes);
   // Empties the free credit and says what was in it, at most `granted_bytes`.
   uint64_t TakeCredit(unsigned slot, uint64_t granted_bytes);
+  // The program whose words these were is gone.
+  void Clear(unsigned slot);
   bool InForce() const;
   int fd() const { return memory_.read_write(); }
 

@@ -234,7 +234,17 @@ bool Sessions::Hello(Session& session, const ipc::Frame& frame) {
   }
   Tenant* of_member = nullptr;
   Member* member = tenants_.FindMember(*name, &of_member);
-  const bool resumed = member && member->page;
+  bool resumed = member && member->page;
+  if (resumed && !(hello.flags & GPUMUX_HELLO_HAS_PAGES)) {
+    // Another program in the same process (exec): the memory of the one before
+    // went with it.
+    resumed = false;
+    for (unsigned slot = 0; slot < of_member->gpus.size(); ++slot) {
+      GpuState& gpu = *machine_.gpus()[of_member->gpus[slot]];
+      ForgetProgram(*of_member, *member, slot, gpu);
+      monitor_.Refresh(of_member->gpus[slot]);
+    }
+  }
   if (member) {
     tenant = of_member;
   } else {
@@ -252,6 +262,7 @@ bool Sessions::Hello(Session& session, const ipc::Frame& frame) {
   }
   session.tenant = tenant->id;
   session.process = member->key;
+  ++member->sessions;
   gpumux_guard_welcome welcome{};
   welcome.pages_version = GPUMUX_PAGES_VERSION;
   welcome.gpu_count = static_cast<uint32_t>(tenant->gpus.size());
@@ -406,6 +417,9 @@ void Sessions::Close(uint64_t id) {
   const auto it = sessions_.find(id);
   if (it == sessions_.end()) return;
   const bool run = it->second->kind == Kind::kRun;
+  Tenant* tenant = nullptr;
+  Member* member = nullptr;
+  if (it->second->process != 0 && Find(*it->second, &tenant, &member)) --member->sessions;
   const auto count = by_pid_.find(it->second->peer.pid);
   if (count != by_pid_.end() && --count->second == 0) by_pid_.erase(count);
   const auto of_uid = by_uid_.find(it->second->peer.uid);

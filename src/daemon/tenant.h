@@ -50,6 +50,7 @@ struct Member {
   UniqueFd pidfd;
   EventLoop::Watch death;
   std::optional<ProcessPage> page;  // nullopt: never said hello
+  unsigned sessions = 0;            // open connections of its guard
   std::vector<Gpu> gpus;            // by slot
   std::optional<Time> died;         // its bytes are returned once NVML shows them free
 };

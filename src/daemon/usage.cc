@@ -79,6 +79,18 @@ uint64_t CountLaunches(const Tenant& tenant) {
   return sum;
 }
 
+void ForgetProgram(Tenant& tenant, Member& member, unsigned slot, GpuState& gpu) {
+  const auto* entry = gpu.ledger.Find(tenant.id, member.key);
+  if (!entry) return;
+  NotePeak(tenant, slot, gpu);
+  gpu.ledger.TakeBack(tenant.id, member.key, entry->granted_bytes);
+  gpu.ledger.SetOverhead(tenant.id, member.key, 0);
+  if (member.page) member.page->Clear(slot);
+  Member::Gpu nothing;
+  nothing.own_bytes = member.gpus[slot].own_bytes;
+  member.gpus[slot] = nothing;
+}
+
 uint64_t RecallCredit(Tenant& tenant, unsigned slot, GpuState& gpu) {
   uint64_t sum = 0;
   for (auto& [key, member] : tenant.members) {

@@ -32,6 +32,10 @@ void NotePeak(Tenant& tenant, unsigned slot, const GpuState& gpu);
 Refusals CountRefusals(const Tenant& tenant, const Machine& machine);
 uint64_t CountLaunches(const Tenant& tenant);
 
+// The process goes on with another program (exec), or without a context: all
+// that was granted to it returns.
+void ForgetProgram(Tenant& tenant, Member& member, unsigned slot, GpuState& gpu);
+
 // Takes the free credit of every process of the tenant back into the ledger.
 // Returns how much it was.
 uint64_t RecallCredit(Tenant& tenant, unsigned slot, GpuState& gpu);

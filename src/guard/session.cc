@@ -179,6 +179,7 @@ bool Greet(int fd, gpumux_guard_welcome* welcome, int fds[3]) {
   gpumux_guard_hello hello = {};
   hello.pages_version = GPUMUX_PAGES_VERSION;
   hello.ns_pid = static_cast<int32_t>(getpid());
+  if (s.limits) hello.flags = GPUMUX_HELLO_HAS_PAGES;
   if (const char* hint = getenv(GPUMUX_ENV_TENANT))
     strncpy(hello.tenant_hint, hint, sizeof hello.tenant_hint - 1);
   const uint32_t id = ++s.next_request_id;

@@ -107,18 +107,23 @@ enum gpumux_reason {
   GPUMUX_REASON_INTERNAL = 7,
 };
 
+/* gpumux_guard_hello.flags. Absent in a process that the daemon knows: it has
+ * executed another program, and what the one before had on the GPU is gone. */
+#define GPUMUX_HELLO_HAS_PAGES 1u /* a reconnect: the pages of the session before are mapped */
+
 struct gpumux_guard_hello {
   uint32_t pages_version;
   int32_t ns_pid; /* getpid(): differs from SO_PEERCRED in a pid namespace */
   char tenant_hint[GPUMUX_TENANT_ID_BYTES];
-  uint64_t reserved[4];
+  uint64_t flags; /* GPUMUX_HELLO_* */
+  uint64_t reserved[3];
 };
 
 struct gpumux_guard_welcome {
   uint32_t pages_version;
   uint32_t gpu_count;
   uint32_t strict;
-  uint32_t resumed; /* 1: this process had a session before; the pages are the same */
+  uint32_t resumed; /* 1: this program had a session before; the pages are the same */
   char tenant_id[GPUMUX_TENANT_ID_BYTES];
   int32_t pid; /* of this process, as gpumuxd sees it */
   uint32_t reserved32;

@@ -158,12 +158,13 @@ nlohmann::json Ask(std::optional<uint64_t> mem_bytes) {
   return request;
 }
 
-GuardPeer GuardPeer::Hello(const std::string& session, const std::string& hint) {
+GuardPeer GuardPeer::Hello(const std::string& session, const std::string& hint, uint64_t flags) {
   GuardPeer guard;
   guard.socket = ipc::SeqpacketSocket::Connect(session).value();
   gpumux_guard_hello hello{};
   hello.pages_version = GPUMUX_PAGES_VERSION;
   hello.ns_pid = ::getpid();
+  hello.flags = flags;
   ipc::SetField(hello.tenant_hint, hint);
   guard.Send(GPUMUX_GUARD_HELLO, std::as_bytes(std::span(&hello, 1)));
   auto received = guard.socket.Receive();

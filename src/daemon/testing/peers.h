@@ -85,7 +85,7 @@ nlohmann::json Ask(std::optional<uint64_t> mem_bytes);
 class GuardPeer {
  public:
   // Refused or not: `welcome` is empty if refused.
-  static GuardPeer Hello(const std::string& session, const std::string& hint);
+  static GuardPeer Hello(const std::string& session, const std::string& hint, uint64_t flags = 0);
   gpumux_credit_reply Credit(uint64_t bytes, unsigned slot = 0);
   gpumux_context_reply Context(unsigned slot = 0);
   void Notice(uint32_t contexts, unsigned slot = 0);
