@@ -2,7 +2,11 @@
 #include "guard/image_globals.h"
 
 #include <elf.h>
+#include <errno.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
 namespace gpumux::guard {
 
@@ -16,26 +20,74 @@ bool IsWord(char c) {
          c == '%';
 }
 
+// Where an image may be read: within its size, or, where nobody knows it, where
+// there is memory.
+class Extent {
+ public:
+  explicit Extent(const char* begin) : begin_(begin), bytes_(kMost) {}
+  Extent(const char* begin, uint64_t bytes) : begin_(begin), bytes_(bytes) {}
+
+  const char* begin() const { return begin_; }
+  bool Covers(uint64_t offset, uint64_t bytes) {
+    if (offset > bytes_ || bytes > bytes_ - offset) return false;
+    if (bytes_ != kMost) return true;
+    if (bytes > kLargestPart) return false;
+    const auto first = reinterpret_cast<uintptr_t>(begin_) + offset;
+    for (uintptr_t page = first / kPage; page <= (first + (bytes ? bytes - 1 : 0)) / kPage; page++) {
+      if (!Readable(page)) return false;
+    }
+    return true;
+  }
+  // The first offset that holds a NUL, or the end.
+  uint64_t NulOffset() {
+    uint64_t at = 0;
+    while (Covers(at, 1) && begin_[at]) at++;
+    return at;
+  }
+
+ private:
+  static constexpr uintptr_t kPage = 4096;
+  static constexpr uint64_t kLargestPart = 1ull << 31;
+
+  // Asks the kernel. Where it may not be asked, the image is believed, as the
+  // driver does.
+  bool Readable(uintptr_t page) {
+    if (page >= first_ && page < end_) return true;
+    char byte;
+    const iovec to = {&byte, 1};
+    const iovec from = {reinterpret_cast<void*>(page * kPage), 1};
+    const int saved_errno = errno;
+    const long n = syscall(SYS_process_vm_readv, getpid(), &to, 1, &from, 1, 0);
+    const bool fault = n != 1 && errno == EFAULT;
+    errno = saved_errno;
+    if (fault) return false;
+    if (page != end_) first_ = page;
+    end_ = page + 1;
+    return true;
+  }
+
+  const char* begin_;
+  uint64_t bytes_;                 // kMost: not known
+  uintptr_t first_ = 0, end_ = 0;  // pages that were readable when asked last
+};
+
 // A walk over PTX text, token by token: words (with their leading dot), numbers
 // and single signs; comments and white space left out.
 class Tokens {
  public:
-  explicit Tokens(const char* text) : at_(text) {}
+  Tokens(const char* text, const char* end) : at_(text), end_(end) {}
 
   // False at the end.
   bool Next() {
     Skip();
-    if (!*at_) return false;
+    if (at_ == end_) return false;
     begin_ = at_;
-    if (*at_ == '"') {
-      for (at_++; *at_ && *at_ != '"'; at_++) {
-      }
-      if (*at_) at_++;
-    } else if (*at_ == '.' || IsWord(*at_)) {
-      for (at_++; IsWord(*at_); at_++) {
-      }
-    } else {
-      at_++;
+    const char first = *at_++;
+    if (first == '"') {
+      while (at_ != end_ && *at_ != '"') at_++;
+      if (at_ != end_) at_++;
+    } else if (first == '.' || IsWord(first)) {
+      while (at_ != end_ && IsWord(*at_)) at_++;
     }
     return true;
   }
@@ -49,7 +101,7 @@ class Tokens {
     if (*begin_ < '0' || *begin_ > '9') return false;
     uint64_t v = 0;
     const char* c = begin_;
-    if (c[0] == '0' && (c[1] == 'x' || c[1] == 'X')) {
+    if (at_ - c > 1 && c[0] == '0' && (c[1] == 'x' || c[1] == 'X')) {
       for (c += 2; c < at_ && v < kMost; c++) {
         const char d = *c;
         if (d >= '0' && d <= '9') {
@@ -68,10 +120,10 @@ class Tokens {
 
   // Bytes of the scalar type that this token names (".b8", ".f64", ".u32"), 0 if none.
   uint64_t TypeBytes() const {
-    if (begin_[0] != '.' || !strchr("bsuf", begin_[1]) || at_ - begin_ < 3) return 0;
+    if (at_ - begin_ < 3 || begin_[0] != '.' || !strchr("bsuf", begin_[1])) return 0;
     uint64_t bits = 0;
     for (const char* c = begin_ + 2; c < at_; c++) {
-      if (*c < '0' || *c > '9') return 0;
+      if (*c < '0' || *c > '9' || bits > 128) return 0;
       bits = bits * 10 + static_cast<uint64_t>(*c - '0');
     }
     return bits == 8 || bits == 16 || bits == 32 || bits == 64 || bits == 128 ? bits / 8 : 0;
@@ -80,41 +132,57 @@ class Tokens {
  private:
   void Skip() {
     for (;;) {
-      while (IsSpace(*at_)) at_++;
-      if (at_[0] == '/' && at_[1] == '/') {
-        while (*at_ && *at_ != '\n') at_++;
-      } else if (at_[0] == '/' && at_[1] == '*') {
-        at_ += 2;
-        while (*at_ && !(at_[0] == '*' && at_[1] == '/')) at_++;
-        if (*at_) at_ += 2;
+      while (at_ != end_ && IsSpace(*at_)) at_++;
+      if (end_ - at_ < 2 || at_[0] != '/' || (at_[1] != '/' && at_[1] != '*')) return;
+      if (at_[1] == '/') {
+        while (at_ != end_ && *at_ != '\n') at_++;
       } else {
-        return;
+        at_ += 2;
+        while (end_ - at_ >= 2 && !(at_[0] == '*' && at_[1] == '/')) at_++;
+        at_ = end_ - at_ >= 2 ? at_ + 2 : end_;
       }
     }
   }
 
   const char* at_;
+  const char* end_;
   const char* begin_ = at_;
 };
 
 uint64_t Multiply(uint64_t a, uint64_t b) { return b != 0 && a > kMost / b ? kMost : a * b; }
 uint64_t Add(uint64_t a, uint64_t b) { return a + b > kMost ? kMost : a + b; }
 
-ImageGlobals GlobalsOfElf(const char* image) {
-  const auto* header = reinterpret_cast<const Elf64_Ehdr*>(image);
-  if (header->e_ident[EI_CLASS] != ELFCLASS64 || header->e_shentsize != sizeof(Elf64_Shdr) ||
-      header->e_shoff == 0 || header->e_shstrndx >= header->e_shnum) {
+uint64_t GlobalsOfText(const char* text, const char* end);
+
+// `base`: where in the image this part of it begins.
+ImageGlobals GlobalsOfElf(Extent& image, uint64_t base) {
+  Elf64_Ehdr header;
+  if (!image.Covers(base, sizeof header)) return {false, 0};
+  memcpy(&header, image.begin() + base, sizeof header);
+  const uint64_t table_bytes = static_cast<uint64_t>(header.e_shnum) * sizeof(Elf64_Shdr);
+  if (memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_ident[EI_CLASS] != ELFCLASS64 ||
+      header.e_shentsize != sizeof(Elf64_Shdr) || header.e_shoff == 0 || header.e_shoff >= kMost ||
+      header.e_shstrndx >= header.e_shnum || !image.Covers(base + header.e_shoff, table_bytes)) {
     return {false, 0};
   }
-  const auto* sections = reinterpret_cast<const Elf64_Shdr*>(image + header->e_shoff);
-  const char* names = image + sections[header->e_shstrndx].sh_offset;
-  const uint64_t names_bytes = sections[header->e_shstrndx].sh_size;
+  const char* table = image.begin() + base + header.e_shoff;
+  auto section = [&](unsigned i) {
+    Elf64_Shdr s;  // the table need not be aligned
+    memcpy(&s, table + i * sizeof s, sizeof s);
+    return s;
+  };
+  const Elf64_Shdr names = section(header.e_shstrndx);
+  if (names.sh_offset >= kMost || !image.Covers(base + names.sh_offset, names.sh_size)) return {false, 0};
+  const char* text = image.begin() + base + names.sh_offset;
+  // ".nv.global" without a content, ".nv.global.init" with one.
+  constexpr char kGlobal[] = ".nv.global";
+  constexpr uint64_t kLength = sizeof kGlobal - 1;
   uint64_t sum = 0;
-  for (unsigned i = 0; i < header->e_shnum; i++) {
-    if (sections[i].sh_name >= names_bytes) return {false, 0};
-    const char* name = names + sections[i].sh_name;
-    // ".nv.global" without a content, ".nv.global.init" with one.
-    if (strncmp(name, ".nv.global", 10) == 0) sum = Add(sum, sections[i].sh_size);
+  for (unsigned i = 0; i < header.e_shnum; i++) {
+    const Elf64_Shdr s = section(i);
+    if (s.sh_name >= names.sh_size) return {false, 0};
+    if (names.sh_size - s.sh_name >= kLength && strncmp(text + s.sh_name, kGlobal, kLength) == 0)
+      sum = Add(sum, s.sh_size);
   }
   return {true, sum};
 }
@@ -137,20 +205,25 @@ struct FatEntry {
 constexpr uint32_t kFatMagic = 0xba55ed50;
 constexpr uint32_t kWrapperMagic = 0x466243b1;
 
-ImageGlobals GlobalsOfFatBinary(const char* image) {
+ImageGlobals GlobalsOfFatBinary(Extent& image) {
   FatHeader header;
-  memcpy(&header, image, sizeof header);
-  const char* at = image + header.header_bytes;
-  const char* end = at + header.bytes;
+  if (!image.Covers(0, sizeof header)) return {false, 0};
+  memcpy(&header, image.begin(), sizeof header);
+  if (header.bytes >= kMost) return {false, 0};
+  const uint64_t end = header.header_bytes + header.bytes;
   ImageGlobals most = {true, 0};
-  while (at + sizeof(FatEntry) <= end) {
+  for (uint64_t at = header.header_bytes; at + sizeof(FatEntry) <= end;) {
     FatEntry entry;
-    memcpy(&entry, at, sizeof entry);
+    if (!image.Covers(at, sizeof entry)) return {false, 0};
+    memcpy(&entry, image.begin() + at, sizeof entry);
     if (entry.header_bytes < sizeof entry || entry.bytes > header.bytes) return {false, 0};
-    const char* content = at + entry.header_bytes;
+    const uint64_t content = at + entry.header_bytes;
     ImageGlobals one = {false, 0};
-    if (entry.compressed_bytes == 0 && entry.kind == 2) one = GlobalsOfElf(content);
-    if (entry.compressed_bytes == 0 && entry.kind == 1) one = {true, GlobalsOfPtx(content)};
+    if (entry.compressed_bytes == 0 && entry.kind == 2) one = GlobalsOfElf(image, content);
+    if (entry.compressed_bytes == 0 && entry.kind == 1 && image.Covers(content, entry.bytes)) {
+      const char* text = image.begin() + content;
+      one = {true, GlobalsOfText(text, text + strnlen(text, entry.bytes))};
+    }
     if (!one.known) most.known = false;
     if (one.bytes > most.bytes) most.bytes = one.bytes;
     at = content + entry.bytes;
@@ -158,10 +231,8 @@ ImageGlobals GlobalsOfFatBinary(const char* image) {
   return most;
 }
 
-}  // namespace
-
-uint64_t GlobalsOfPtx(const char* text) {
-  Tokens t(text);
+uint64_t GlobalsOfText(const char* text, const char* end) {
+  Tokens t(text, end);
   uint64_t sum = 0;
   int depth = 0;  // inside a function's body there is no ".global" declaration
   while (t.Next()) {
@@ -193,21 +264,39 @@ uint64_t GlobalsOfPtx(const char* text) {
   return sum;
 }
 
-ImageGlobals GlobalsOf(const void* image) {
-  if (!image) return {false, 0};
-  const auto* bytes = static_cast<const char*>(image);
+ImageGlobals GlobalsOfImage(Extent& image, bool may_point) {
   uint32_t magic;
+  if (!image.Covers(0, sizeof magic)) return {false, 0};
+  const char* bytes = image.begin();
   memcpy(&magic, bytes, sizeof magic);
-  if (memcmp(bytes, ELFMAG, SELFMAG) == 0) return GlobalsOfElf(bytes);
-  if (magic == kFatMagic) return GlobalsOfFatBinary(bytes);
+  if (memcmp(bytes, ELFMAG, SELFMAG) == 0) return GlobalsOfElf(image, 0);
+  if (magic == kFatMagic) return GlobalsOfFatBinary(image);
+  const void* data = nullptr;  // of a wrapper: after the magic and a version
   if (magic == kWrapperMagic) {
-    const void* data;  // after the magic and a version
+    if (!may_point || !image.Covers(8, sizeof data)) return {false, 0};
     memcpy(&data, bytes + 8, sizeof data);
-    return data ? GlobalsOf(data) : ImageGlobals{false, 0};
+    if (!data) return {false, 0};
+    Extent inner(static_cast<const char*>(data));
+    return GlobalsOfImage(inner, false);
   }
   // PTX is text; its first word is a directive or a comment.
-  if (bytes[0] == '.' || bytes[0] == '/' || IsSpace(bytes[0])) return {true, GlobalsOfPtx(bytes)};
-  return {false, 0};
+  if (bytes[0] != '.' && bytes[0] != '/' && !IsSpace(bytes[0])) return {false, 0};
+  return {true, GlobalsOfText(bytes, bytes + image.NulOffset())};
+}
+
+}  // namespace
+
+uint64_t GlobalsOfPtx(const char* text) { return GlobalsOfText(text, text + strlen(text)); }
+
+ImageGlobals GlobalsOf(const void* image) {
+  if (!image) return {false, 0};
+  Extent extent(static_cast<const char*>(image));
+  return GlobalsOfImage(extent, true);
+}
+
+ImageGlobals GlobalsOf(const void* image, uint64_t bytes) {
+  Extent extent(static_cast<const char*>(image), bytes);
+  return GlobalsOfImage(extent, false);
 }
 
 }  // namespace gpumux::guard

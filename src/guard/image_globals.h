@@ -13,11 +13,14 @@ struct ImageGlobals {
 };
 
 // `image` as cuModuleLoadData takes it: PTX text, a cubin (ELF), a fat binary or
-// its wrapper. Reads no further than the image's own headers say, as the driver
-// will.
+// its wrapper, whose size nobody tells. Anything may stand there, and the driver
+// answers with an error: what cannot be read is unknown, not a fault.
 ImageGlobals GlobalsOf(const void* image);
+// The same where the size is known (a file): reads no byte beyond it. A wrapper
+// points elsewhere, which a file cannot.
+ImageGlobals GlobalsOf(const void* image, uint64_t bytes);
 
-// The text of a PTX image; for tests, and for images that a file holds.
+// The text of a PTX image, up to its NUL.
 uint64_t GlobalsOfPtx(const char* text);
 
 }  // namespace gpumux::guard

@@ -3,6 +3,7 @@
 
 #include <elf.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <cstring>
 #include <string>
@@ -76,6 +77,43 @@ TEST(ImageGlobals, AreUnknownWhereTheImageDoesNotTell) {
     char rest[128] = {};
   } fat;
   EXPECT_FALSE(GlobalsOf(&fat).known);
+}
+
+// Memory that ends at `end()` with a page that nobody may read.
+class BeforeAWall {
+ public:
+  BeforeAWall() {
+    memory_ = mmap(nullptr, 2 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    mprotect(end(), kPage, PROT_NONE);
+  }
+  ~BeforeAWall() { munmap(memory_, 2 * kPage); }
+  char* end() { return static_cast<char*>(memory_) + kPage; }
+
+ private:
+  static constexpr size_t kPage = 4096;
+  void* memory_;
+};
+
+TEST(ImageGlobals, OfAnImageThatPointsNowhereAreUnknown) {
+  BeforeAWall wall;
+  Elf64_Ehdr header = {};
+  std::memcpy(header.e_ident, ELFMAG, SELFMAG);
+  header.e_ident[EI_CLASS] = ELFCLASS64;
+  header.e_shentsize = sizeof(Elf64_Shdr);
+  header.e_shnum = 3;
+  for (const uint64_t nowhere : {sizeof header, size_t{8192}, size_t{1} << 40, size_t{1} << 63, ~size_t{0}}) {
+    header.e_shoff = nowhere;
+    char* const image = wall.end() - sizeof header;
+    std::memcpy(image, &header, sizeof header);
+    EXPECT_FALSE(GlobalsOf(image).known) << nowhere;
+  }
+  // Cut within the header, and a text without an end.
+  std::memcpy(wall.end() - 20, &header, 20);
+  EXPECT_FALSE(GlobalsOf(wall.end() - 20).known);
+  const char text[] = {'.', 'g', 'l', 'o', 'b', 'a', 'l', ' ', '.', 'b', '8', ' ', 'x', '[', '9', ']'};
+  std::memcpy(wall.end() - sizeof text, text, sizeof text);
+  EXPECT_EQ(GlobalsOf(wall.end() - sizeof text).bytes, 9u);
+  EXPECT_EQ(GlobalsOf(wall.end() - sizeof text, sizeof text - 1).bytes, 9u);
 }
 
 }  // namespace

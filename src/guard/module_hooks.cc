@@ -100,8 +100,7 @@ CUresult UnloadImage(Handle handle, Unload&& unload) {
   return r;
 }
 
-// The image in a file. Its bytes are followed by zero up to the page's end, or
-// by a guard page's worth of them: PTX text ends at the first.
+// The image in a file.
 ImageGlobals GlobalsOfFile(const char* path) {
   if (!path) return {false, 0};
   const int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -109,11 +108,10 @@ ImageGlobals GlobalsOfFile(const char* path) {
   const off_t size = lseek(fd, 0, SEEK_END);
   ImageGlobals globals = {false, 0};
   constexpr off_t kSmallest = 64, kLargest = 1ll << 31;
-  const long page = sysconf(_SC_PAGESIZE);
-  if (size >= kSmallest && size < kLargest && size % page != 0) {
+  if (size >= kSmallest && size < kLargest) {
     void* image = mmap(nullptr, static_cast<size_t>(size), PROT_READ, MAP_PRIVATE, fd, 0);
     if (image != MAP_FAILED) {
-      globals = GlobalsOf(image);
+      globals = GlobalsOf(image, static_cast<uint64_t>(size));
       munmap(image, static_cast<size_t>(size));
     }
   }
