@@ -31,6 +31,7 @@ struct Need {
   uint64_t bytes;  // of its memory nodes, at most
   int slot;
   CUdevice device;
+  uint64_t ran;  // g_generation at its last launch: it has its memory still
 };
 
 struct Exec {
@@ -43,15 +44,31 @@ constinit KeyMap<Need> g_needs;
 constinit Lock g_exec_lock;
 constinit KeyMap<Exec> g_execs;
 constinit uint64_t g_charged[GPUMUX_MAX_GPUS] = {};
+// Ends when memory of graphs was given back, or went from one graph to another.
+constinit uint64_t g_generation = 1;
 
-bool ReadReserved(CUdevice device, uint64_t* bytes) {
+bool ReadMemory(CUdevice device, CUgraphMem_attribute what, uint64_t* bytes) {
   cuuint64_t value = 0;
   if (!Real().cuDeviceGetGraphMemAttribute ||
-      Real().cuDeviceGetGraphMemAttribute(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &value) !=
-          CUDA_SUCCESS) {
+      Real().cuDeviceGetGraphMemAttribute(device, what, &value) != CUDA_SUCCESS) {
     return false;
   }
   *bytes = value;
+  return true;
+}
+
+bool ReadReserved(CUdevice device, uint64_t* bytes) {
+  return ReadMemory(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, bytes);
+}
+
+// Under g_lock. May the graph run without growing? It has what it ran in before,
+// or takes what no graph uses now.
+bool MayFitInside(const Need& need, uint64_t reserved) {
+  if (need.ran == g_generation) return true;
+  uint64_t used = 0;
+  if (!ReadMemory(need.device, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &used)) return false;
+  if (reserved < used || reserved - used < need.bytes) return false;
+  g_generation++;  // whose it was has to ask anew
   return true;
 }
 
@@ -59,13 +76,14 @@ bool ReadReserved(CUdevice device, uint64_t* bytes) {
 Need NeedOf(const GraphContent& content) {
   CUdevice device = content.device;
   if (content.memory_bytes == 0 && !content.known) CurrentDevice(&device);
-  return {content.memory_bytes, SlotOfDevice(device), device};
+  return {content.memory_bytes, SlotOfDevice(device), device, 0};
 }
 
-void RememberNeed(CUgraphExec exec, const GraphContent& content) {
-  const Need need = NeedOf(content);
+void RememberNeed(CUgraphExec exec, const GraphContent& content, bool has_memory) {
+  Need need = NeedOf(content);
   if ((need.bytes == 0 && content.known) || need.slot == kNoDevice) return;
   Held held(g_lock);
+  if (has_memory) need.ran = g_generation;
   if (g_needs.Insert(reinterpret_cast<uint64_t>(exec), need)) {
     __atomic_store_n(&g_graphs_with_memory, static_cast<uint32_t>(g_needs.size()), __ATOMIC_RELAXED);
   }
@@ -74,6 +92,7 @@ void RememberNeed(CUgraphExec exec, const GraphContent& content) {
 // Under g_lock. The device's graph memory is `now`; `reserved` bytes of credit
 // were taken for its growth.
 void SettleGraphs(int slot, uint64_t now, uint64_t reserved) {
+  if (now < g_charged[slot]) g_generation++;
   Settle(slot, g_charged[slot], now, reserved);
   g_charged[slot] = now;
 }
@@ -86,7 +105,7 @@ bool BeginMemory(const Need& need, uint64_t* reserved) {
   bool device_full = false;
   if (need.bytes && TryReserve(need.slot, need.bytes, &device_full)) {
     *reserved = need.bytes;
-  } else if (now < need.bytes) {
+  } else if (need.bytes && !MayFitInside(need, now)) {
     CountRefused(need.slot, need.bytes, device_full);
     return false;
   }
@@ -137,7 +156,7 @@ CUresult Instantiate(CUgraphExec* exec, CUgraph graph, bool uploads, Call&& call
   grown += EndStackGrowth(stack, room ? r : CUDA_ERROR_UNKNOWN);
   if (room) EndObjects(Objects::kGraphNodes, content.nodes, objects, r == CUDA_SUCCESS, grown);
   if (r != CUDA_SUCCESS) return r;
-  RememberNeed(*exec, content);
+  RememberNeed(*exec, content, uploads);
   Held held(g_exec_lock);
   g_execs.Insert(reinterpret_cast<uint64_t>(*exec), Exec{CurrentContext(), content.nodes});
   return r;
@@ -220,6 +239,7 @@ CUresult RunGraph(CUgraphExec exec, CUresult (*call)(CUgraphExec, CUstream), CUs
   if (need.slot != kNotOurs && BeginMemory(need, &reserved)) {
     r = Through(call, exec, stream);
     EndMemory(need, reserved, r);
+    if (r == CUDA_SUCCESS) found->ran = g_generation;
   }
   g_lock.Release();
   return r;
