@@ -16,10 +16,8 @@
 namespace gpumux::test {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
-using ::testing::IsSupersetOf;
-using ::testing::Not;
-using ::testing::UnorderedElementsAre;
 
 constexpr uint64_t kMiB = 1 << 20;
 constexpr uint64_t kGiB = 1 << 30;
@@ -341,7 +339,9 @@ TEST(ProcessUse, IsOfTheTenantsProcesses) {
       "its own process is seen", [&] { return mine.Out().find("seen") != std::string::npos; },
       std::chrono::seconds(50)))
       << mine.Err();
-  EXPECT_EQ(mine.Out().substr(mine.Out().find("seen")), "seen 1 strangers 0 most 2\n") << mine.Out();
+  // How many there could be: its own, and itself, as far as they are on the GPU by then.
+  EXPECT_THAT(mine.Out().substr(mine.Out().find("seen")),
+              AnyOf("seen 1 strangers 0 most 1\n", "seen 1 strangers 0 most 2\n"));
 }
 
 }  // namespace
