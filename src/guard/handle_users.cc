@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What keeps physical memory besides mappings at an address: parts of sparse and
-// deferred arrays, and bindings to multicast objects. A program may release the
+// deferred arrays, bindings to multicast objects, and exported descriptors. A program may release the
 // handle at once; the memory goes back when the part is unmapped or bound
 // otherwise, or with the array or object. An unmapping happens in the order of its
 // stream, and is taken for done when it is queued.
+//
+// Memory whose handle is released while a descriptor of it is open is in no
+// process's NVML figure. It stays charged to the process that exported it until
+// the descriptor is closed there, which is noticed at the next handle that is made
+// or released. Copies of the descriptor elsewhere are their importer's.
 #include <string.h>
 
 #include "guard/allocations.h"
@@ -25,6 +30,8 @@ struct Use {
 };
 
 constinit KeyMap<Use> g_uses;  // by place in the user
+constinit uint32_t g_descriptors = 0;
+constexpr uint64_t kDescriptor = 1;  // the user; offset: inode, slot: descriptor
 
 uint64_t Mix(uint64_t hash, uint64_t value) {
   hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
@@ -46,7 +53,9 @@ uint64_t KeyOf(uint64_t array, const CUarrayMapInfo& info) {
 
 void EndUse(uint64_t key) {
   Use use;
-  if (g_uses.Erase(key, &use)) RemoveHandleUser(use.handle);
+  if (!g_uses.Erase(key, &use)) return;
+  if (use.user == kDescriptor) g_descriptors--;
+  RemoveHandleUser(use.handle);
 }
 
 void AddUse(uint64_t key, const Use& use) {
@@ -124,7 +133,15 @@ void ArrayUsesNothing(uint64_t array) {
   HandleUsesNothing(array);
 }
 
-void ForgetHandleUsers() { g_uses.Forget(); }
+void LookAfterDescriptors() {
+  if (g_descriptors == 0) return;
+  EndUses([](const Use& use) { return use.user == kDescriptor && InodeOf(use.slot) != use.offset; });
+}
+
+void ForgetHandleUsers() {
+  g_uses.Forget();
+  g_descriptors = 0;
+}
 
 }  // namespace gpumux::guard
 
@@ -138,6 +155,20 @@ CUresult cuMemMapArrayAsync(CUarrayMapInfo* list, unsigned count, CUstream strea
 
 CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo* list, unsigned count, CUstream stream) {
   return MapArrays(list, count, [&] { return Through(Real().cuMemMapArrayAsync_ptsz, list, count, stream); });
+}
+
+CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle handle,
+                                      CUmemAllocationHandleType type, unsigned long long flags) {
+  auto call = [&] { return Through(Real().cuMemExportToShareableHandle, out, handle, type, flags); };
+  if (!InForce() || !out || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return call();
+  Held held(HandlesLock());
+  const CUresult r = call();
+  if (r != CUDA_SUCCESS) return r;
+  const int descriptor = *static_cast<const int*>(out);
+  const uint64_t key = Key(kDescriptor, static_cast<uint64_t>(descriptor), 0);
+  AddUse(key, {kDescriptor, InodeOf(descriptor), handle, descriptor});
+  if (g_uses.Find(key)) g_descriptors++;
+  return r;
 }
 
 // An address in the switch; its memory is what is bound to it.

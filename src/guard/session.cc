@@ -24,6 +24,14 @@ namespace gpumux::guard {
 constinit uint32_t g_state = static_cast<uint32_t>(State::kIdle);
 constinit uint64_t* g_launches = nullptr;
 
+uint64_t InodeOf(int fd) {
+  // fstat() has a symbol version above the glibc floor. The layout of what the
+  // system call fills is the kernel's stat: st_dev, then st_ino, on x86-64.
+  uint64_t raw[32] = {};
+  if (syscall(SYS_fstat, fd, raw) != 0) return 0;
+  return raw[1];
+}
+
 namespace {
 
 // A request may be parked by the daemon for 2 s until its siblings' calls are
@@ -60,14 +68,6 @@ uint64_t NowNs() {
 }
 
 void SetState(State state) { __atomic_store_n(&g_state, static_cast<uint32_t>(state), __ATOMIC_RELEASE); }
-
-// fstat() has a symbol version above the glibc floor. The layout of what the
-// system call fills is the kernel's stat: st_dev, then st_ino, on x86-64.
-uint64_t InodeOf(int fd) {
-  uint64_t raw[32] = {};
-  if (syscall(SYS_fstat, fd, raw) != 0) return 0;
-  return raw[1];
-}
 
 bool SocketIsOurs() { return s.fd > 0 && InodeOf(s.fd) == s.fd_inode; }
 

@@ -74,4 +74,7 @@ bool RequestContext(int slot, bool* granted);
 bool RequestProcesses(gpumux_process_list* list);
 void NoticeContexts(int slot, uint32_t contexts);
 
+// To notice that a descriptor was closed and its number used again; 0 if it is not open.
+uint64_t InodeOf(int fd);
+
 }  // namespace gpumux::guard

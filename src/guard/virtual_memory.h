@@ -27,6 +27,9 @@ int SlotOfHandle(cuda::CUmemGenericAllocationHandle handle);
 void ArrayUsesNothing(uint64_t array);
 void HandleUsesNothing(uint64_t handle);
 
+// Ends what descriptors kept that have been closed since. Under the lock.
+void LookAfterDescriptors();
+
 // In the child of a fork.
 void ForgetVirtualMemory();
 void ForgetHandleUsers();

@@ -101,6 +101,10 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const C
   const int slot = SlotOfDevice(prop->location.id);
   if (slot == kNoDevice) return call();
   if (slot == kNotOurs) return CUDA_ERROR_OUT_OF_MEMORY;
+  {
+    Held held(g_lock);
+    LookAfterDescriptors();
+  }
   // The driver takes multiples of its granularity only; what it would refuse
   // for that reason is not ours to refuse first.
   if (bytes % kDevicePageBytes != 0) {
@@ -136,6 +140,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
     physical->references--;
     EndIfUnused(handle, *physical);
   }
+  LookAfterDescriptors();
   return r;
 }
 

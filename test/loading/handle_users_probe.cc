@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What keeps physical memory beyond its handle, on the fake driver: prints after
-// each step what the tenant has taken, in MiB.
+// What keeps physical memory beyond its handle, on the fake driver, or with
+// "descriptors" on the software GPU: prints after each step what the tenant has
+// taken, in MiB.
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -34,13 +36,69 @@ void Say(const char* step) {
   std::printf("%s %zu\n", step, (before - free) / kMiB);
 }
 
-CUmemGenericAllocationHandle Create() {
+CUresult TryCreate(CUmemGenericAllocationHandle* handle) {
+  static void* driver = dlopen("libcuda.so.1", RTLD_NOW);
+  auto create =
+      reinterpret_cast<CUresult (*)(CUmemGenericAllocationHandle*, size_t, const CUmemAllocationProp*,
+                                    unsigned long long)>(dlsym(driver, "cuMemCreate"));
   CUmemAllocationProp prop = {};
   prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  return create(handle, kBytes, &prop, 0);
+}
+
+CUmemGenericAllocationHandle Create() {
   CUmemGenericAllocationHandle handle = 0;
-  Must("cuMemCreate", &handle, kBytes, &prop, 0ull);
+  if (const int r = TryCreate(&handle); r != 0) {
+    std::printf("cuMemCreate: %d\n", r);
+    std::exit(8);
+  }
   return handle;
+}
+
+int Export(CUmemGenericAllocationHandle handle) {
+  int descriptor = -1;
+  Must("cuMemExportToShareableHandle", static_cast<void*>(&descriptor), handle,
+       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0ull);
+  return descriptor;
+}
+
+void Descriptors() {
+  CUcontext context = nullptr;
+  Must("cuDevicePrimaryCtxRetain", &context, 0);
+  Must("cuCtxSetCurrent", context);
+  Say("nothing");
+  // As peers of a job do: passed on, released by the sender, closed.
+  CUmemGenericAllocationHandle a = Create();
+  int descriptor = Export(a);
+  Must("cuMemRelease", a);
+  Say("released, exported");
+  close(descriptor);
+  Must("cuMemRelease", Create());
+  Say("closed");
+  // Closed first.
+  a = Create();
+  close(Export(a));
+  Say("exported, closed");
+  Must("cuMemRelease", a);
+  Say("released");
+  // The same number again and again.
+  for (int i = 0; i < 100; ++i) {
+    a = Create();
+    descriptor = Export(a);
+    Must("cuMemRelease", a);
+    close(descriptor);
+  }
+  Must("cuMemRelease", Create());
+  Say("a hundred");
+  // And never closed: the promise holds.
+  int kept = 0;
+  for (; kept < 1000 && TryCreate(&a) == CUDA_SUCCESS; ++kept) {
+    Export(a);
+    Must("cuMemRelease", a);
+  }
+  std::printf("kept %d\n", kept);
 }
 
 CUarrayMapInfo Part(CUarray array, unsigned x, CUmemGenericAllocationHandle handle) {
@@ -115,8 +173,12 @@ void Contexts() {
 
 }  // namespace
 
-int main() {
+int main(int argc, char**) {
   Must("cuInit", 0u);
+  if (argc > 1) {
+    Descriptors();
+    return 0;
+  }
   Say("nothing");
   Arrays("cuMemMapArrayAsync");
   Arrays("cuMemMapArrayAsync_ptsz");

@@ -35,6 +35,21 @@ TEST(HandleUsers, KeepTheChargeUntilTheLastIsGone) {
                                             "object released, mapped 64", "object unmapped 0"));
 }
 
+TEST(HandleUsers, ADescriptorKeepsTheChargeUntilItIsClosed) {
+  Sandbox box;
+  const Outcome o = box.RunGpumux(
+      {"run", "--mem", "4GiB", "--quiet", "--", Sandbox::TestProgram("handle_users_probe"), "descriptors"});
+  EXPECT_EQ(o.exit_code, 0) << o.err;
+  const size_t last = o.out.find("kept");
+  ASSERT_NE(last, std::string::npos) << o.out;
+  EXPECT_EQ(o.out.substr(0, last),
+            "nothing 0\nreleased, exported 64\nclosed 0\nexported, closed 64\nreleased 0\na hundred 0\n");
+  // 4 GiB less a context of 518 MiB, in pieces of 64.
+  const int kept = std::stoi(o.out.substr(last + 5));
+  EXPECT_LE(kept, (4096 - 518) / 64);
+  EXPECT_GE(kept, (4096 - 518 - 128) / 64);
+}
+
 TEST(GraphicsContexts, AreChargedAsAnyOther) {
   std::vector<std::string> steps = Steps();
   ASSERT_EQ(steps.size(), 21u);
