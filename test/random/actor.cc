@@ -358,6 +358,48 @@ std::string Told() {
   return std::to_string(r) + " " + std::to_string(free) + " " + std::to_string(total);
 }
 
+// Takes and gives back stream-ordered memory again and again.
+CUresult Churn(int rounds) {
+  for (int i = 0; i < rounds; i++) {
+    CUdeviceptr ptr = 0;
+    const size_t bytes = 1 + static_cast<size_t>(i) * 7919 % (8 * kMiB);
+    if (CUresult r = CALL(cuMemAllocAsync, CUdeviceptr*, size_t, CUstream)(&ptr, bytes, nullptr)) return r;
+    if (CUresult r = CALL(cuMemFreeAsync, CUdeviceptr, CUstream)(ptr, nullptr)) return r;
+    if (i % 100 != 99) continue;
+    if (CUresult r = CALL(cuStreamSynchronize, CUstream)(nullptr)) return r;
+  }
+  return CALL(cuStreamSynchronize, CUstream)(nullptr);
+}
+
+// What frameworks ask before they use a device; 0 and whether that made a context.
+std::string Probe() {
+  unsigned flags = 0;
+  int active = -1, count = 0;
+  CUcontext current = nullptr;
+  CALL(cuInit, unsigned)(0);
+  CALL(cuDeviceGetCount, int*)(&count);
+  CALL(cuDeviceGet, CUdevice*, int)(&g_device, 0);
+  size_t total = 0;
+  CALL(cuDeviceTotalMem_v2, size_t*, CUdevice)(&total, g_device);
+  CALL(cuCtxGetCurrent, CUcontext*)(&current);
+  CALL(cuDevicePrimaryCtxGetState, CUdevice, unsigned*, int*)(g_device, &flags, &active);
+  return "0 " + std::to_string(active) + " " + std::to_string(current != nullptr);
+}
+
+// Code and value of every device attribute.
+std::string Attributes() {
+  constexpr int kLast = 150;
+  CALL(cuInit, unsigned)(0);
+  std::string text;
+  for (int i = 1; i <= kLast; i++) {
+    int value = 0;
+    const CUresult r = CALL(cuDeviceGetAttribute, int*, CUdevice_attribute, CUdevice)(
+        &value, static_cast<CUdevice_attribute>(i), 0);
+    text += std::to_string(r) + ":" + std::to_string(value) + " ";
+  }
+  return text;
+}
+
 void Fork() {
   const pid_t pid = fork();
   if (pid != 0) return Send("0 " + std::to_string(pid));
@@ -399,6 +441,9 @@ void Execute(const std::string& line) {
   if (op == "reset") return answer(ResetPrimary());
   if (op == "told") return Send(Told());
   if (op == "address" && in >> id) return Send("0 " + std::to_string(g_objects[id].ptr));
+  if (op == "churn" && in >> id) return answer(Churn(id));
+  if (op == "probe") return Send(Probe());
+  if (op == "attributes") return Send(Attributes());
   if (op == "fork") return Fork();
   if (op == "exec") {
     execl("/proc/self/exe", "actor", nullptr);
