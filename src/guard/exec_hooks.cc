@@ -293,8 +293,7 @@ GPUMUX_EXPORT int execle(const char* path, const char* arg, ...) noexcept {
 }
 
 GPUMUX_EXPORT int posix_spawn(pid_t* pid, const char* path, const posix_spawn_file_actions_t* actions,
-                              const posix_spawnattr_t* attributes, char* const argv[],
-                              char* const envp[]) noexcept {
+                              const posix_spawnattr_t* attributes, char* const argv[], char* const envp[]) {
   const auto call = [&](Strings e) {
     return CallNext<int>(&g_posix_spawn, "posix_spawn", pid, path, actions, attributes, argv, e);
   };
@@ -302,8 +301,7 @@ GPUMUX_EXPORT int posix_spawn(pid_t* pid, const char* path, const posix_spawn_fi
 }
 
 GPUMUX_EXPORT int posix_spawnp(pid_t* pid, const char* file, const posix_spawn_file_actions_t* actions,
-                               const posix_spawnattr_t* attributes, char* const argv[],
-                               char* const envp[]) noexcept {
+                               const posix_spawnattr_t* attributes, char* const argv[], char* const envp[]) {
   const auto call = [&](Strings e) {
     return CallNext<int>(&g_posix_spawnp, "posix_spawnp", pid, file, actions, attributes, argv, e);
   };

@@ -8,8 +8,12 @@
 //   loading_linked_probe early          what a constructor allocated before main()
 //   loading_linked_probe late           allocates in atexit() and in a static destructor
 //   loading_linked_probe older NAMES... what a driver without these names gives
-//   loading_linked_probe local HOW LIB  loads a library that is linked with the driver
+//   loading_linked_probe local HOW LIB  loads a library that is linked with the driver;
+//                                       stays until $PROBE_HOLD_FILE is there
+//   loading_linked_probe forks PROGRAM  starts the program from children, with CUDA set up
 #include <dlfcn.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdio>
@@ -171,6 +175,36 @@ int Local(const std::string& how, const char* library) {
   std::printf("linked %d %d\n", small, large);
   std::printf("looked up %d\n", look_up(kLarge));
   std::printf("name %s\n", own());
+  std::fflush(stdout);
+  if (const char* file = getenv("PROBE_HOLD_FILE")) {
+    while (access(file, F_OK) != 0) usleep(5000);
+  }
+  return 0;
+}
+
+__attribute__((noinline)) int StartFrom(bool shares_memory, char* program, char* bytes) {
+  char* argv[] = {program, bytes, nullptr};
+  char* none[] = {nullptr};
+  const pid_t child = shares_memory ? vfork() : fork();
+  if (child == 0) {
+    execve(program, argv, none);
+    _exit(96);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+int Forks(char* program) {
+  CUdeviceptr held = 0;
+  std::string bytes = std::to_string(kLarge);
+  std::printf("held %d\n", cuMemAlloc_v2(&held, kSmall));
+  std::fflush(stdout);
+  const int forked = StartFrom(false, program, bytes.data());
+  const int vforked = StartFrom(true, program, bytes.data());
+  std::printf("exit %d %d\n", forked, vforked);
+  Report("parent", cuMemAlloc_v2);
+  std::printf("freed %d\n", cuMemFree_v2(held));
   return 0;
 }
 
@@ -194,6 +228,7 @@ int main(int argc, char** argv) {
     return 8;
   }
   if (what == "ways") return Ways();
+  if (what == "forks" && argc > 2) return Forks(argv[2]);
   if (what == "older") return Older(argv + 2);
   return 0;
 }

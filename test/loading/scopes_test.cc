@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "../softgpu/without_symbols.h"
 #include "../support/sandbox.h"
@@ -87,6 +89,13 @@ TEST(Lifetime, DestructorsAndAtexitAreGuarded) {
   EXPECT_EQ(o.exit_code, 0);
 }
 
+TEST(Lifetime, WhatChildrenStartAfterCudaWasSetUpIsGuarded) {
+  // By fork and by vfork, with no environment; the parent's books stay right.
+  Sandbox box;
+  const Outcome o = RunIn(box, {kLinked, "forks", Sandbox::TestProgram("guard_linked_probe")});
+  EXPECT_EQ(o.out, "held 0\nsmall 0\nlarge 2\nsmall 0\nlarge 2\nexit 0 0\nparent 0 2\nfreed 0\n") << o.err;
+}
+
 // --- a library that is bound to its own names first ---------------------------------
 
 constexpr char kRefused[] = "linked 0 2\nlooked up 2\n";
@@ -121,6 +130,25 @@ TEST(Scopes, WithoutASessionADeepBoundLibraryIsLeftAlone) {
     EXPECT_EQ(box.Run({Sandbox::TestProgram(program), "local", "deep", kUser}).out,
               "linked 0 0\nlooked up 0\nname library's\n");
   }
+}
+
+TEST(Scopes, WhatANameSpaceOfItsOwnTakesIsSeenByNvml) {
+  // The limit of a preload: nothing of ours is in the other name space. The daemon
+  // charges it, so the tenant's use is told truly and nobody else is promised it.
+  Sandbox box;
+  const std::string go_on = box.dir() + "/go-on";
+  box.SetEnv("PROBE_HOLD_FILE", go_on);
+  Process p = box.Gpumux({"run", "--mem", "2GiB", "--quiet", "--", kLinked, "local", "dlmopen", kUser});
+  ASSERT_TRUE(WaitUntil("it has allocated", [&] { return p.Out().find("name") != std::string::npos; }))
+      << p.Err();
+  EXPECT_THAT(p.Out(), HasSubstr("linked 0 0\n"));
+  WaitUntil("NVML's figure is charged", [&] {
+    const auto tenant = box.StatusData()["tenants"][0];
+    return tenant["gpus"][0]["mem_used_bytes"].get<int64_t>() >= int64_t{3} << 30 &&
+           tenant["above_limit"] == true;
+  });
+  std::ofstream(go_on).put('\n');
+  EXPECT_EQ(p.Wait().exit_code, 0);
 }
 
 // --- older drivers -------------------------------------------------------------------
