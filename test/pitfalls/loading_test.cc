@@ -104,6 +104,22 @@ TEST(PitfallsA, A15_AFolderThatThePreloadCannotNameIsRefused) {
   }
 }
 
+TEST(PitfallsA, A16_UnderMuslAProgramDoesNotStartUnlimited) {
+  Sandbox box;
+  std::ofstream(box.dir() + "/program.c")
+      << "#include <stdio.h>\nint main(void) { return puts(\"started\") < 0; }\n";
+  const Outcome built = box.Run({"/usr/bin/env", "PATH=/usr/bin:/bin", "sh", "-c",
+                                 "command -v musl-gcc >/dev/null || exit 77; musl-gcc " + box.dir() +
+                                     "/program.c -o " + box.dir() + "/program"});
+  if (built.exit_code == 77) GTEST_SKIP() << "skipped: no musl-gcc (package musl-tools)";
+  ASSERT_EQ(built.exit_code, 0) << built.err;
+  ASSERT_EQ(box.Run({box.dir() + "/program"}).out, "started\n");
+  const Outcome o = box.RunGpumux({"run", "--mem", "1GiB", "--quiet", "--", box.dir() + "/program"});
+  EXPECT_EQ(o.out, "");
+  EXPECT_EQ(o.exit_code, 127);
+  EXPECT_THAT(o.err, HasSubstr("libgpumux-guard.so"));
+}
+
 TEST(PitfallsA, A20_NothingIsWrittenByTheGuard) {
   // A program that uses the GPU, is refused memory, and whose output others read.
   Sandbox box;
