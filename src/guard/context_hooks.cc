@@ -19,6 +19,7 @@ namespace {
 
 struct Context {
   int slot;
+  uint32_t users;
 };
 
 constinit Lock g_lock;                // held across the driver's call: two threads may retain at once
@@ -66,7 +67,7 @@ CUresult CreateContext(CUcontext* out, CUdevice device, Create&& create) {
   if (!Charge(slot)) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult r = create();
   if (r == CUDA_SUCCESS && out) {
-    g_created.Insert(reinterpret_cast<uint64_t>(*out), Context{slot});
+    g_created.Insert(reinterpret_cast<uint64_t>(*out), Context{slot, 1});
     g_contexts[slot]++;
   }
   NoticeContexts(slot, g_contexts[slot]);
@@ -165,9 +166,30 @@ CUresult cuCtxDestroy_v2(CUcontext ctx) {
   return DestroyContext(ctx, [&] { return Through(Real().cuCtxDestroy_v2, ctx); });
 }
 
-// Destroys a context that was made by cuCtxCreate and attached once.
+// The current context has one user more ...
+CUresult cuCtxAttach(CUcontext* ctx, unsigned flags) {
+  auto call = [&] { return Through(Real().cuCtxAttach, ctx, flags); };
+  if (!InForce() || !ctx) return call();
+  Held held(g_lock);
+  const CUresult r = call();
+  Context* known = r == CUDA_SUCCESS ? g_created.Find(reinterpret_cast<uint64_t>(*ctx)) : nullptr;
+  if (known) known->users++;
+  return r;
+}
+
+// ... or one less, and is destroyed with the last.
 CUresult cuCtxDetach(CUcontext ctx) {
-  return DestroyContext(ctx, [&] { return Through(Real().cuCtxDetach, ctx); });
+  auto call = [&] { return Through(Real().cuCtxDetach, ctx); };
+  if (!InForce()) return call();
+  Held held(g_lock);
+  ForgetSmallKernels();
+  const CUresult r = call();
+  Context* known = r == CUDA_SUCCESS ? g_created.Find(reinterpret_cast<uint64_t>(ctx)) : nullptr;
+  if (!known || --known->users > 0) return r;
+  const int slot = known->slot;
+  g_created.Erase(reinterpret_cast<uint64_t>(ctx), nullptr);
+  Gone(slot, ctx);
+  return r;
 }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext* ctx, CUdevice dev) {

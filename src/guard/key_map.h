@@ -10,7 +10,7 @@ namespace gpumux::guard {
 
 template <typename V>
 V* KeyMap<V>::Find(uint64_t key) {
-  if (capacity_ == 0) return nullptr;
+  if (capacity_ == 0 || key == 0) return nullptr;
   for (size_t i = Hash(key) & (capacity_ - 1);; i = (i + 1) & (capacity_ - 1)) {
     if (cells_[i].key == key) return &cells_[i].value;
     if (cells_[i].key == 0) return nullptr;
@@ -19,6 +19,7 @@ V* KeyMap<V>::Find(uint64_t key) {
 
 template <typename V>
 V* KeyMap<V>::Insert(uint64_t key, const V& initial) {
+  if (key == 0) return nullptr;
   if (V* found = Find(key)) return found;
   if ((size_ + 1) * 4 > capacity_ * 3 && !Grow()) return nullptr;
   size_t i = Hash(key) & (capacity_ - 1);

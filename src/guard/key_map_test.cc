@@ -68,6 +68,17 @@ TEST(KeyMap, EraseIfVisitsEveryEntryAlsoWhenOthersMoveIntoItsPlace) {
   }
 }
 
+TEST(KeyMap, HasNothingForTheKeyThatIsNone) {
+  KeyMap<int> map;
+  map.Insert(5, 1);
+  int erased = 7;
+  EXPECT_EQ(map.Insert(0, 2), nullptr);
+  EXPECT_EQ(map.Find(0), nullptr);
+  EXPECT_FALSE(map.Erase(0, &erased));
+  EXPECT_EQ(erased, 7);
+  EXPECT_EQ(map.size(), 1u);
+}
+
 TEST(KeyMap, IsEmptyAfterForget) {
   KeyMap<int> map;
   map.Insert(5, 1);

@@ -28,6 +28,7 @@ struct Context {
   uint32_t magic = kMagic;
   Device* device = nullptr;
   bool primary = false;
+  unsigned users = 1;  // cuCtxAttach and cuCtxDetach count them; guarded by LifeMutex
   std::atomic<bool> alive{false};
   unsigned flags = 0;
   unsigned api_version = 0;

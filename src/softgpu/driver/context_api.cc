@@ -103,6 +103,30 @@ CUresult Create(CUcontext* out, unsigned flags, CUdevice ordinal, unsigned api_v
   return CUDA_SUCCESS;
 }
 
+CUresult Attach(CUcontext* out, unsigned flags) {
+  Context* context = nullptr;
+  if (CUresult error = CurrentContext(&context); error != CUDA_SUCCESS) return error;
+  if (out == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (context->primary) return CUDA_ERROR_INVALID_CONTEXT;
+  std::lock_guard lock(LifeMutex());
+  context->users++;
+  *out = Handle(context);
+  return CUDA_SUCCESS;
+}
+
+// The last user's destroys the context, which has to be current.
+CUresult Detach(CUcontext handle) {
+  Context* context = nullptr;
+  if (CUresult error = CurrentContext(&context); error != CUDA_SUCCESS) return error;
+  if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (FromHandle(handle) != context || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
+  std::lock_guard lock(LifeMutex());
+  if (--context->users > 0) return CUDA_SUCCESS;
+  Deactivate(context);
+  Stack().pop_back();
+  return CUDA_SUCCESS;
+}
+
 CUresult Destroy(CUcontext handle) {
   GPUMUX_REQUIRE_INIT();
   Context* context = FromHandle(handle);
@@ -188,6 +212,8 @@ GPUMUX_CU cuCtxCreate_v4(CUcontext* out, CUctxCreateParams* params, unsigned fla
   }
   return Create(out, flags, device, 3020);
 }
+GPUMUX_CU cuCtxAttach(CUcontext* out, unsigned flags) { return Attach(out, flags); }
+GPUMUX_CU cuCtxDetach(CUcontext context) { return Detach(context); }
 GPUMUX_CU cuCtxDestroy(CUcontext context) { return Destroy(context); }
 GPUMUX_CU cuCtxDestroy_v2(CUcontext context) { return Destroy(context); }
 

@@ -109,7 +109,7 @@ CUresult Memory::Free(CUdeviceptr pointer) {
   {
     std::lock_guard lock(mutex_);
     auto it = ranges_.find(pointer);
-    if (it == ranges_.end()) return CUDA_ERROR_INVALID_VALUE;
+    if (it == ranges_.end() || it->second.freed) return CUDA_ERROR_INVALID_VALUE;
     switch (it->second.kind) {
       case Range::Kind::kSmall:
       case Range::Kind::kPlain:
@@ -143,6 +143,7 @@ CUresult Memory::Free(CUdeviceptr pointer) {
 void Memory::FreeLocked(std::map<uint64_t, Range>::iterator it) {
   Range range = std::move(it->second);
   ranges_.erase(it);
+  if (range.freed) freed_.fetch_sub(1, std::memory_order_relaxed);
   switch (range.kind) {
     case Range::Kind::kSmall: {
       const auto freed = range.context->slabs.Free(range.base);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -43,6 +44,7 @@ struct Range {
   cuda::CUmemGenericAllocationHandle handle = 0;  // kMapped
   unsigned access = 0;                            // kMapped: CUmemAccess_flags
   uint64_t id = 0;                                // unique in the process
+  bool freed = false;                             // goes with the next synchronising call
 
   bool on_device() const { return kind < Kind::kHost; }
   // Behind it are pages that others may map too.
@@ -118,10 +120,14 @@ class Memory {
   // Starts a free in stream order; FinishFree when the stream has got there.
   cuda::CUresult BeginFree(cuda::CUdeviceptr pointer, uint64_t stream_id, uint64_t* ticket, Pool** pool);
   void FinishFree(Pool* pool, uint64_t ticket);
+  // Plain memory that is freed in stream order: the device has it until the next
+  // synchronising call (documented by NVIDIA, not measured).
+  cuda::CUresult FreeAtSynchronize(cuda::CUdeviceptr pointer);
   cuda::CUresult TrimPool(Pool* pool, uint64_t keep);
   cuda::CUresult GetPoolAttribute(Pool* pool, int attribute, void* value);
   cuda::CUresult SetPoolAttribute(Pool* pool, int attribute, const void* value);
-  // A synchronising call returned: pools go down to their thresholds.
+  // A synchronising call returned: pools go down to their thresholds, and what
+  // waited for it goes.
   void OnSynchronize(Device* device);
 
   // --- virtual memory (virtual_memory.cc)
@@ -187,6 +193,7 @@ class Memory {
   bool Usable(uint64_t address, uint64_t bytes);
   Range* FindLocked(uint64_t address);
   void ReleasePhysical(std::map<uint64_t, Physical>::iterator it);
+  void FreeWaiting(Device* device);
   void FreeLocked(std::map<uint64_t, Range>::iterator it);
   // A region of plain memory becomes a file that others can map.
   bool ShareRegion(Device* device, uint64_t base, uint64_t bytes);
@@ -197,6 +204,7 @@ class Memory {
 
   std::mutex mutex_;                 // guards everything below
   std::shared_mutex mapping_mutex_;  // taken before mutex_: exclusively to unmap, shared to use
+  std::atomic<uint64_t> freed_{0};   // ranges that wait for a synchronising call
   std::map<uint64_t, Range> ranges_;
   std::set<Pool*> pools_;
   std::map<uint64_t, Physical> physical_;      // by handle

@@ -220,7 +220,31 @@ CUresult Memory::TrimPool(Pool* pool, uint64_t keep) {
   return CUDA_SUCCESS;
 }
 
+CUresult Memory::FreeAtSynchronize(CUdeviceptr pointer) {
+  std::lock_guard lock(mutex_);
+  auto it = ranges_.find(pointer);
+  if (it == ranges_.end() || it->second.freed ||
+      (it->second.kind != Range::Kind::kSmall && it->second.kind != Range::Kind::kPlain)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  it->second.freed = true;
+  freed_.fetch_add(1, std::memory_order_relaxed);
+  return CUDA_SUCCESS;
+}
+
+void Memory::FreeWaiting(Device* device) {
+  if (freed_.load(std::memory_order_relaxed) == 0) return;
+  std::unique_lock unmapping(mapping_mutex_);
+  std::lock_guard lock(mutex_);
+  for (auto it = ranges_.begin(); it != ranges_.end();) {
+    auto next = std::next(it);
+    if (it->second.freed && it->second.device == device) FreeLocked(it);
+    it = next;
+  }
+}
+
 void Memory::OnSynchronize(Device* device) {
+  FreeWaiting(device);
   std::lock_guard lock(mutex_);
   for (Pool* pool : pools_) {
     if (pool->device == device && pool->layout.reserved() > pool->threshold)

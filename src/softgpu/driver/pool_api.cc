@@ -63,6 +63,7 @@ CUresult Free(CUdeviceptr pointer, CUstream handle) {
     Engine::Get().EnqueueOrRun(stream, work);
     return CUDA_SUCCESS;
   }
+  if (Memory::Get().FreeAtSynchronize(pointer) == CUDA_SUCCESS) return CUDA_SUCCESS;
   uint64_t ticket = 0;
   Pool* pool = nullptr;
   if (CUresult error = Memory::Get().BeginFree(pointer, stream->id, &ticket, &pool); error != CUDA_SUCCESS) {

@@ -74,7 +74,6 @@ void AddDestructions(std::vector<Row>* rows) {
   };
   add("cuCtxDestroy", [](const Hooked& d) { return d.cuCtxDestroy(As<CUcontext>(held)); });
   add("cuCtxDestroy_v2", [](const Hooked& d) { return d.cuCtxDestroy_v2(As<CUcontext>(held)); });
-  add("cuCtxDetach", [](const Hooked& d) { return d.cuCtxDetach(As<CUcontext>(held)); });
 }
 
 // The table runs in a context of its own, so that the primary one comes and goes.
@@ -156,9 +155,47 @@ void AddFull(std::vector<Row>* rows) {
       [](const Hooked& d) { return d.cuDevicePrimaryCtxReset_v2(device); });
 }
 
+CUcontext Held() { return As<CUcontext>(held); }
+void Attach() {
+  CUcontext same = nullptr;
+  MUST(api.cuCtxSetCurrent(Held()));
+  MUST(named.cuCtxAttach(&same, 0));
+}
+void Detach() {
+  MUST(api.cuCtxSetCurrent(Held()));
+  MUST(named.cuCtxDetach(Held()));
+}
+
+void AddAttached(std::vector<Row>* rows) {
+  rows->push_back({.hook = "cuCtxAttach",
+                   .prepare = Create,
+                   .context = Held,
+                   .call = [](const Hooked& d) { return d.cuCtxAttach(Out<CUcontext>(), 0); },
+                   .undo = Detach,
+                   .clean = Detach});
+  rows->push_back({.hook = "cuCtxDetach",
+                   .takes = -kContext,
+                   .charges = -kContextCharge,
+                   .by_daemon = -kContextCharge,
+                   .prepare = Create,
+                   .context = Held,
+                   .call = [](const Hooked& d) { return d.cuCtxDetach(Held()); }});
+  rows->push_back({.hook = "cuCtxDetach",
+                   .variant = "attached",
+                   .prepare =
+                       [] {
+                         Create();
+                         Attach();
+                       },
+                   .context = Held,
+                   .call = [](const Hooked& d) { return d.cuCtxDetach(Held()); },
+                   .clean = Detach});
+}
+
 }  // namespace
 
 void AddContextRows(std::vector<Row>* rows) {
+  AddAttached(rows);
   AddFull(rows);
   AddPrimary(rows);
   AddLimits(rows);

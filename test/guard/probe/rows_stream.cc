@@ -121,12 +121,17 @@ void AddFrees(std::vector<Row>* rows) {
        .prepare = [] { MUST(named.cuMemAllocAsync(&held, 5 * kMiB, nullptr)); },
        .call = [](const Hooked& d) { return d.cuMemFreeAsync_ptsz(held, nullptr); },
        .clean = Synchronise});
+  // The device has it until the next synchronising call.
   add({.hook = "cuMemFreeAsync",
        .variant = "plain",
        .prepare = [] { MUST(named.cuMemAlloc_v2(&held, 3 * kMiB)); },
        .call = [](const Hooked& d) { return d.cuMemFreeAsync(held, nullptr); },
-       .undo = Synchronise,
-       .instead = [] { MUST(named.cuMemFree_v2(held)); }});
+       .undo = Synchronise});
+  add({.hook = "cuMemFreeAsync_ptsz",
+       .variant = "small",
+       .prepare = [] { MUST(named.cuMemAlloc_v2(&held, 1000)); },
+       .call = [](const Hooked& d) { return d.cuMemFreeAsync_ptsz(held, nullptr); },
+       .undo = Synchronise});
 }
 
 void AddPools(std::vector<Row>* rows) {
