@@ -158,6 +158,19 @@ void Monitor::RefreshAll() {
   for (size_t i = 0; i < machine_.gpus().size(); ++i) Refresh(i);
 }
 
+// What the driver took beyond what was reserved is in use, so it is granted
+// afterwards. Who lies about it can claim what NVML shows of it, and its limit.
+void Monitor::GrantDebt(GpuState& gpu, const Before& before) {
+  ProcessPage& page = *before.member->page;
+  const uint64_t granted = gpu.ledger.Find(before.tenant->id, before.member->key)->granted_bytes;
+  const uint64_t own = before.member->gpus[before.slot].own_bytes.value_or(0);
+  const uint64_t most = own + gpu.ledger.ToldLimitBytes(before.tenant->id);
+  const uint64_t debt = std::min(page.Debt(before.slot), Minus(most, granted));
+  if (debt == 0) return;
+  gpu.ledger.Overdraw(before.tenant->id, before.member->key, debt);
+  page.AddCredit(before.slot, debt);
+}
+
 void Monitor::Assess(GpuState& gpu, const Before& before) {
   Member& member = *before.member;
   Member::Gpu& on = member.gpus[before.slot];
@@ -178,13 +191,7 @@ void Monitor::Assess(GpuState& gpu, const Before& before) {
   } else {
     on.unguarded_since.reset();
   }
-  // A debt is granted afterwards: what was taken is in use. Who lies about it
-  // can claim no more than NVML shows of it.
-  if (const uint64_t debt =
-          member.page ? std::min(member.page->Debt(before.slot), on.own_bytes.value_or(0)) : 0) {
-    gpu.ledger.Overdraw(before.tenant->id, member.key, debt);
-    member.page->AddCredit(before.slot, debt);
-  }
+  if (member.page) GrantDebt(gpu, before);
   core::OverheadReading reading;
   reading.own_bytes = on.own_bytes;
   reading.granted_bytes = entry->granted_bytes;

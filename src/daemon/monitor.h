@@ -43,6 +43,7 @@ class Monitor {
   uint64_t TakeStrangers(size_t gpu_index, const std::map<pid_t, uint64_t>& own,
                          std::vector<Before>& members);
   uint64_t ExplainedBytes(const GpuState& gpu, const Before& before) const;
+  void GrantDebt(GpuState& gpu, const Before& before);
   void Assess(GpuState& gpu, const Before& before);
   void DoubtJump(Member::Gpu& on, uint64_t contexts_bytes, core::Overhead& overhead);
   void FreezeAboveLimit(size_t gpu_index, GpuState& gpu);

@@ -346,7 +346,14 @@ bool Sessions::Notice(Session& session, const ipc::Frame& frame) {
   if (!Find(session, &tenant, &member) || notice.gpu_slot >= tenant->gpus.size()) return false;
   Member::Gpu& on = member->gpus[notice.gpu_slot];
   NotePeak(*tenant, notice.gpu_slot, *machine_.gpus()[tenant->gpus[notice.gpu_slot]]);
-  const uint32_t contexts = std::min(notice.contexts, 1024u);
+  uint32_t contexts = notice.contexts;
+  if (const uint32_t granted = on.contexts + on.pending_contexts; contexts > granted) {
+    // Made while no daemon answered; or a lie, which counts as far as NVML shows it.
+    monitor_.Refresh(tenant->gpus[notice.gpu_slot]);
+    const uint64_t shown =
+        on.own_bytes.value_or(0) / machine_.gpus()[tenant->gpus[notice.gpu_slot]]->cost.context_bytes;
+    contexts = static_cast<uint32_t>(std::max<uint64_t>(granted, std::min<uint64_t>(contexts, shown)));
+  }
   // More contexts than before: those that were charged came to be. As many as
   // before: one that was charged failed. Fewer: one was destroyed.
   uint32_t settled = contexts > on.contexts ? contexts - on.contexts : contexts == on.contexts ? 1 : 0;

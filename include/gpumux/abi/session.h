@@ -175,7 +175,8 @@ struct gpumux_context_reply {
   uint64_t charged_bytes;
 };
 
-/* `contexts` is how many contexts of this GPU the process has now. The daemon
+/* `contexts` is how many contexts of this GPU the process has now; beyond those
+ * that were granted it counts as far as NVML's figure has room for them. The daemon
  * sets the overhead to what NVML shows beyond committed_bytes plus its
  * allowance for code that is loaded lazily, or to 0 when `contexts` is 0. */
 struct gpumux_context_notice {
