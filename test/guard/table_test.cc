@@ -5,9 +5,11 @@
 // promise (pitfalls B4, B5, B10, B11).
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <map>
 #include <set>
 
+#include "../support/sandbox.h"
 #include "cells.h"
 
 namespace gpumux::test {
@@ -115,6 +117,25 @@ TEST_F(GuardTable, ARefusalIsNotTheLastWord) {
   for (const auto& [key, cell] : both_->guarded) {
     EXPECT_EQ(cell["then"], both_->Driver(cell)["then"]) << key;
   }
+}
+
+TEST(GuardLedger, StatusSaysWhatIsChargedAndTold) {
+  Sandbox box;
+  const std::string until = box.dir() + "/go-on";
+  Process run =
+      box.Gpumux({"run", "--mem", "4GiB", "--", Sandbox::TestProgram("guard_probe"), "hold", until});
+  ASSERT_TRUE(WaitUntil("it holds", [&] { return run.Out().find('\n') != std::string::npos; })) << run.Err();
+  const auto figures = nlohmann::json::parse(run.Out());
+  EXPECT_EQ(figures["charged"], (4 << 20) + (32 << 20) + (8 << 20));
+  const auto tenants = box.StatusData()["tenants"];
+  ASSERT_EQ(tenants.size(), 1u);
+  // A context of an H200, measured, and what was charged; the program is told
+  // besides what is kept in front for code that is loaded later.
+  const int64_t used = tenants[0]["mem_used_bytes"];
+  EXPECT_EQ(used, 548995072 + Number(figures, "charged"));
+  EXPECT_EQ(Number(figures, "told"), used + (64 << 20));
+  std::ofstream(until).put('\n');
+  EXPECT_EQ(run.Wait().exit_code, 0);
 }
 
 }  // namespace

@@ -26,6 +26,8 @@ int Told();
 // call itself fail with several codes, "inner" what the guard asks the driver
 // meanwhile with `code`, "first" the same from the process's start on.
 int Table();
+// Holds memory of three families until the file `until` is there.
+int Hold(const char* until);
 int Faults(const std::string& kind, const std::string& code);
 
 // Many processes at the cap (race.cc)

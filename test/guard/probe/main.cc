@@ -25,6 +25,7 @@ int main(int argc, char** argv) {
   if (a[0] == "growth") return Growth();
   if (a[0] == "told") return Told();
   if (a[0] == "table") return Table();
+  if (a[0] == "hold") return Hold(a.at(1).c_str());
   if (a[0] == "faults") return Faults(a.at(1), a.size() > 2 ? a[2] : "");
   if (a[0] == "race") return Race(argv[0], static_cast<int>(number(1)), number(2));
   if (a[0] == "race-member") return RaceMember(static_cast<int>(number(1)), number(2), number(3));
