@@ -546,5 +546,25 @@ TEST_F(SoftGpuMemory, ThreadsShareTheBrimExactly) {
   });
 }
 
+TEST_F(SoftGpuMemory, LimitsAreTheDefaultsAgainAfterAReset) {
+  InChild([] {
+    ASSERT_EQ(InitWithContext(), CUDA_SUCCESS);
+    const auto set = CU(cuCtxSetLimit, int, size_t);
+    const auto get = CU(cuCtxGetLimit, size_t*, int);
+    constexpr int kLimits[] = {CU_LIMIT_STACK_SIZE, CU_LIMIT_PRINTF_FIFO_SIZE, CU_LIMIT_MALLOC_HEAP_SIZE};
+    size_t defaults[3] = {}, now = 0;
+    for (int i = 0; i < 3; ++i) {
+      ASSERT_EQ(get(&defaults[i], kLimits[i]), CUDA_SUCCESS);
+      ASSERT_EQ(set(kLimits[i], 2 * defaults[i]), CUDA_SUCCESS);
+    }
+    ASSERT_EQ(CU(cuDevicePrimaryCtxReset_v2, int)(0), CUDA_SUCCESS);
+    ASSERT_EQ(InitWithContext(), CUDA_SUCCESS);
+    for (int i = 0; i < 3; ++i) {
+      ASSERT_EQ(get(&now, kLimits[i]), CUDA_SUCCESS);
+      EXPECT_EQ(now, defaults[i]);
+    }
+  });
+}
+
 }  // namespace
 }  // namespace gpumux::test

@@ -35,12 +35,15 @@ struct Context {
   uint64_t id = 0;
   // What every call answers once a kernel has gone wrong.
   std::atomic<cuda::CUresult> sticky{cuda::CUDA_SUCCESS};
+  // The limits: defaults again with each life of a primary context.
+  static constexpr size_t kDefaultPrintfBytes = 8650752, kDefaultPendingLaunches = 2048;
+  static constexpr size_t kDefaultL2Granularity = 64, kDefaultPersistingL2 = 11796480;
   size_t stack_bytes = 1024;
-  size_t printf_bytes = 8650752;
+  size_t printf_bytes = kDefaultPrintfBytes;
   size_t heap_bytes = 8388608;
-  size_t pending_launches = 2048;
-  size_t l2_granularity = 64;
-  size_t persisting_l2 = 11796480;
+  size_t pending_launches = kDefaultPendingLaunches;
+  size_t l2_granularity = kDefaultL2Granularity;
+  size_t persisting_l2 = kDefaultPersistingL2;
   uint64_t stack_taken = 0;  // device memory for stacks above the default
   uint64_t heap_taken = 0;   // and for the device heap (stack.h guards both)
   ObjectCount stream_objects, graph_nodes;

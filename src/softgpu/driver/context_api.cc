@@ -69,6 +69,10 @@ CUresult Activate(Context* context) {
   context->sticky = CUDA_SUCCESS;
   context->stack_bytes = sim::kH200.default_stack_bytes;
   context->heap_bytes = kDefaultHeapBytes;
+  context->printf_bytes = Context::kDefaultPrintfBytes;
+  context->pending_launches = Context::kDefaultPendingLaunches;
+  context->l2_granularity = Context::kDefaultL2Granularity;
+  context->persisting_l2 = Context::kDefaultPersistingL2;
   Engine::Get().AddContext(context);
   context->alive.store(true, std::memory_order_release);
   return CUDA_SUCCESS;
