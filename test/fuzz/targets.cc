@@ -58,15 +58,18 @@ void RunFrame(std::string_view input) {
   if (frame->type >= GPUMUX_RUN_REQUEST) Must(!frame->Text().empty());
 }
 
+const char kRun[] =
+    R"({"name":"a","command":["/bin/true","x"],"cwd":"/","gpus":{"count":1},"mem":{"bytes":1073741824},)"
+    R"("mem_limit":{"ratio":0.5},"mode":"auto","isolate":"fault","strict":false,"wait":true,)"
+    R"("wait_seconds":1.5,"time_seconds":null,"labels":{"a":"b"}})";
+const char kStrictRun[] =
+    R"({"name":"a","command":["x"],"cwd":"/","gpus":{"list":["GPU-1"]},"mem":null,"mem_limit":null,)"
+    R"("mode":"exclusive","isolate":"none","strict":true,"wait":false,"wait_seconds":null,)"
+    R"("time_seconds":10,"labels":{}})";
+
 Seeds RunRequestSeeds() {
-  return {
-      R"({"name":"a","command":["/bin/true","x"],"cwd":"/","gpus":{"count":1},"mem":{"bytes":1073741824},)"
-      R"("mem_limit":{"ratio":0.5},"mode":"auto","isolate":"fault","strict":false,"wait":true,)"
-      R"("wait_seconds":1.5,"time_seconds":null,"labels":{"a":"b"}})",
-      R"({"name":"a","command":["x"],"cwd":"/","gpus":{"list":["GPU-1"]},"mem":null,"mem_limit":null,)"
-      R"("mode":"exclusive","isolate":"none","strict":true,"wait":false,"wait_seconds":null,)"
-      R"("time_seconds":10,"labels":{}})",
-      R"({"signal":15,"grace_seconds":10})", R"({"pid":12})", R"({"exit_code":null,"signal":9})"};
+  return {kRun, kStrictRun, R"({"signal":15,"grace_seconds":10})", R"({"pid":12})",
+          R"({"exit_code":null,"signal":9})"};
 }
 
 void RunRunRequest(std::string_view input) {
@@ -77,13 +80,14 @@ void RunRunRequest(std::string_view input) {
   (void)daemon::ParseRunEnded(input);
 }
 
-Seeds AnswerSeeds() {
-  return {
-      R"({"position":1,"reason":"needs 60 GiB","holders":[{"id":"t-1","name":"a","mem_guaranteed_bytes":5}]})",
-      R"({"tenant_id":"t-1","name":"a","mode":"timeslice","mode_reason":"x","simulated":true,)"
-      R"("waited_seconds":0.5,"gpus":[{"uuid":"GPU-1","index":0,"name":"H200","mem_guaranteed_bytes":1,)"
-      R"("mem_limit_bytes":null}],"env":{"GPUMUX_TENANT":"t-1"},"env_prepend":{"LD_PRELOAD":"/x"}})"};
-}
+const char kQueued[] =
+    R"({"position":1,"reason":"needs 60 GiB","holders":[{"id":"t-1","name":"a","mem_guaranteed_bytes":5}]})";
+const char kGranted[] =
+    R"({"tenant_id":"t-1","name":"a","mode":"timeslice","mode_reason":"x","simulated":true,)"
+    R"("waited_seconds":0.5,"gpus":[{"uuid":"GPU-1","index":0,"name":"H200","mem_guaranteed_bytes":1,)"
+    R"("mem_limit_bytes":null}],"env":{"GPUMUX_TENANT":"t-1"},"env_prepend":{"LD_PRELOAD":"/x"}})";
+
+Seeds AnswerSeeds() { return {kQueued, kGranted}; }
 
 void RunAnswer(std::string_view input) {
   const std::string text(input);
