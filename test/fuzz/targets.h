@@ -3,6 +3,7 @@
 // What reads bytes of any origin, each with inputs that are right to start from.
 #pragma once
 
+#include <ostream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,5 +19,8 @@ struct FuzzTarget {
 };
 
 const std::vector<FuzzTarget>& FuzzTargets();
+
+// For GoogleTest's list of tests.
+inline void PrintTo(const FuzzTarget& target, std::ostream* out) { *out << target.name; }
 
 }  // namespace gpumux::test
