@@ -27,6 +27,7 @@ RuntimePaths PathsIn(const std::string& dir) {
           .session_socket = dir + "/session.sock",
           .api_socket = dir + "/api.sock",
           .log = dir + "/gpumuxd.log",
+          .store = dir + "/leases.db",
           .lock = dir + "/gpumuxd.lock"};
 }
 

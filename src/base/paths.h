@@ -16,7 +16,8 @@ struct RuntimePaths {
   std::string session_socket;  // SOCK_SEQPACKET: tenants
   std::string api_socket;      // HTTP over SOCK_STREAM: commands
   std::string log;
-  std::string lock;  // held (flock) by the daemon as long as it runs
+  std::string store;  // leases, for the daemon's successor
+  std::string lock;   // held (flock) by the daemon as long as it runs
 };
 
 // The user's own. Creates the folders with mode 0700 where they are missing and

@@ -11,6 +11,7 @@
 #include <filesystem>
 
 #include "cli/commands.h"
+#include "cli/daemon_link.h"
 #include "cli/daemon_start.h"
 #include "cli/endpoints.h"
 #include "cli/environment.h"
@@ -34,6 +35,8 @@ using ipc::SessionEvent;
 using Steady = std::chrono::steady_clock;
 
 constexpr int kInternalFailure = 125;
+// How many daemons may die under one request.
+constexpr int kAskAgain = 8;
 // The daemon ends the waiting itself; this covers one that does not.
 constexpr auto kWaitSlack = std::chrono::seconds(5);
 // A daemon has a word for every request at once: granted, refused, or waits and why.
@@ -140,9 +143,9 @@ class Waiting {
         case SessionEvent::Type::kRefused:
           return Refused({CodeOfRefusal(**event), Plain((*event)->refusal, 600), ""});
         case SessionEvent::Type::kClosed:
-          if (!heard) return {.daemon_left = true};
-          return Refused({Code::kUnavailable, "the daemon ended before it answered", "try again"});
+          return {.daemon_left = true};
         case SessionEvent::Type::kSummary:
+        case SessionEvent::Type::kResumed:
           break;
       }
     }
@@ -203,11 +206,10 @@ std::optional<std::string> TakeSummary(SessionClient& session) {
   return std::nullopt;
 }
 
-void Close(SessionClient& session, bool daemon_gone, const RunOptions& options, bool simulated,
-           std::chrono::nanoseconds took) {
+void Close(SessionClient* session, const RunOptions& options, bool simulated, std::chrono::nanoseconds took) {
   const bool line = !options.quiet && (options.summary || TerminalOf(STDERR_FILENO).is_tty);
   if (!line && !options.json) return;
-  const auto summary = daemon_gone ? std::nullopt : TakeSummary(session);
+  const auto summary = session ? TakeSummary(*session) : std::nullopt;
   if (options.json) {
     PrintError(RunJson(summary ? *summary : "null", simulated) + "\n");
   } else {
@@ -216,28 +218,25 @@ void Close(SessionClient& session, bool daemon_gone, const RunOptions& options, 
 }
 
 // The granted program, until its end.
-int RunProgram(SessionClient& session, const Granted& granted, const std::string& path,
-               const RunOptions& options, const Signals& signals) {
+int RunProgram(DaemonLink& link, const Granted& granted, const std::string& path, const RunOptions& options,
+               const Signals& signals) {
   const auto started = Steady::now();
   auto program = Program::Prepare(path, options.command,
                                   TenantEnvironment(environ, granted.env, granted.env_prepend), signals);
   if (!program) return ReportRun(program.error(), options.json);
   // A daemon that is gone by now changes nothing for the program.
-  bool daemon_gone = !session.SendStarted(RunStartedJson(program->pid()));
+  link.SetProgram(program->pid());
+  (void)link.SendStarted(RunStartedJson(program->pid()));
   if (const Status going = program->Go(); !going) {
-    (void)session.SendEnded(RunEndedJson(ExitStatus(going.error().code), std::nullopt));
+    (void)link.SendEnded(RunEndedJson(ExitStatus(going.error().code), std::nullopt));
     return ReportRun(
         {going.error().code, fmt::format("cannot run {}: {}", Plain(path, 200), going.error().message), ""},
         options.json);
   }
-  const ProgramEnd end = program->Wait(signals, daemon_gone ? -1 : session.fd(), [&] {
-    const auto event = session.Next(std::chrono::milliseconds(0));
-    if (!event || (*event && (*event)->type == SessionEvent::Type::kClosed)) daemon_gone = true;
-    return !daemon_gone;
-  });
+  const ProgramEnd end = program->Wait(signals, link);
   const auto took = Steady::now() - started;
-  if (!daemon_gone) daemon_gone = !session.SendEnded(RunEndedJson(end.exit_code, end.signal));
-  Close(session, daemon_gone, options, granted.simulated, took);
+  const bool told = link.SendEnded(RunEndedJson(end.exit_code, end.signal));
+  Close(told ? link.session() : nullptr, options, granted.simulated, took);
   return end.status();
 }
 
@@ -262,8 +261,9 @@ int RunMain(const std::vector<std::string>& arguments) {
   if (!signals) return ReportRun(signals.error(), options->json);
 
   auto outcome = Waiting(*session, *signals, *options).Run();
-  if (outcome.daemon_left) {
-    // It was idle and ended just when we came, with our request unread.
+  for (int again = 0; outcome.daemon_left && again < kAskAgain; ++again) {
+    // It was idle and ended just when we came, or died while we waited: the next
+    // one is asked anew.
     session = SendRequest(*endpoints, request);
     if (!session) return ReportRun(session.error(), options->json);
     outcome = Waiting(*session, *signals, *options).Run();
@@ -278,7 +278,10 @@ int RunMain(const std::vector<std::string>& arguments) {
   if (!options->quiet && !options->json && (on_terminal || options->summary || outcome.said_something))
     Say(GrantedLine(*granted));
   // `outcome` keeps the locks of the GPUs until the program has ended.
-  return RunProgram(*session, *granted, *path, *options, *signals);
+  std::vector<int> locks;
+  for (const UniqueFd& lock : outcome.granted->locks) locks.push_back(lock.get());
+  DaemonLink link(std::move(*session), *endpoints, granted->tenant_id, std::move(locks));
+  return RunProgram(link, *granted, *path, *options, *signals);
 }
 
 }  // namespace gpumux::cli

@@ -88,6 +88,12 @@ std::string RunRequestJson(const RunOptions& options, const std::string& cwd) {
                {"labels", labels}});
 }
 
+std::string RunResumeJson(const std::string& tenant_id, std::optional<int> pid) {
+  Json json = {{"tenant", tenant_id}};
+  if (pid) json["pid"] = *pid;
+  return Dump(json);
+}
+
 std::string RunStartedJson(int pid) { return Dump({{"pid", pid}}); }
 
 std::string RunEndedJson(std::optional<int> exit_code, std::optional<int> signal) {

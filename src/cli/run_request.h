@@ -13,6 +13,7 @@ namespace gpumux::cli {
 // The JSON payloads of `run`'s side of the session (gpumux/abi/session.h).
 
 std::string RunRequestJson(const RunOptions& options, const std::string& cwd);
+std::string RunResumeJson(const std::string& tenant_id, std::optional<int> pid);
 std::string RunStartedJson(int pid);
 // Exactly one of the two is set.
 std::string RunEndedJson(std::optional<int> exit_code, std::optional<int> signal);

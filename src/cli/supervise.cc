@@ -15,6 +15,7 @@
 namespace gpumux::cli {
 namespace {
 
+constexpr int kTickMs = 250;
 constexpr int kWatched[] = {SIGINT,  SIGQUIT, SIGTERM,  SIGHUP,  SIGUSR1,
                             SIGUSR2, SIGCONT, SIGWINCH, SIGTSTP, SIGCHLD};
 
@@ -127,7 +128,7 @@ Status Program::Go() {
   return Fail(failed == ENOENT ? Code::kNoCommand : Code::kNotExecutable, std::strerror(failed));
 }
 
-ProgramEnd Program::Wait(const Signals& signals, int other_fd, const std::function<bool()>& on_other) {
+ProgramEnd Program::Wait(const Signals& signals, Companion& companion) {
   std::optional<ProgramEnd> end;
   const auto reap = [&] {
     int status = 0;
@@ -145,8 +146,9 @@ ProgramEnd Program::Wait(const Signals& signals, int other_fd, const std::functi
   };
   reap();
   while (!end) {
-    pollfd entries[] = {{signals.fd(), POLLIN, 0}, {other_fd, POLLIN, 0}};
-    if (::poll(entries, 2, -1) < 0) continue;  // EINTR
+    const bool alone = companion.fd() < 0;
+    pollfd entries[] = {{signals.fd(), POLLIN, 0}, {companion.fd(), POLLIN, 0}};
+    if (::poll(entries, 2, alone ? kTickMs : -1) < 0) continue;  // EINTR
     signalfd_siginfo info;
     while (::read(signals.fd(), &info, sizeof info) == sizeof info) {
       if (info.ssi_signo == SIGCHLD) {
@@ -155,7 +157,9 @@ ProgramEnd Program::Wait(const Signals& signals, int other_fd, const std::functi
         Forward(info, pid_);
       }
     }
-    if (entries[1].revents != 0 && !on_other()) other_fd = -1;
+    if (end) break;
+    if (alone) companion.OnTick();
+    if (!alone && entries[1].revents != 0) companion.OnReadable();
   }
   return *end;
 }

@@ -34,6 +34,15 @@ struct ProgramEnd {
   int status() const { return exit_code ? *exit_code : 128 + signal.value_or(0); }
 };
 
+// What `run` watches beside its program.
+class Companion {
+ public:
+  virtual ~Companion() = default;
+  virtual int fd() const = 0;  // -1: nothing to watch now
+  virtual void OnReadable() = 0;
+  virtual void OnTick() = 0;  // some four times a second while there is nothing to watch
+};
+
 // A program that `run` started: same process group and terminal as `run`.
 class Program {
  public:
@@ -48,9 +57,8 @@ class Program {
   Status Go();
 
   // Until the program ends: forwards signals, follows it into a stop and out of
-  // it, and reaps descendants that came to us. `other_fd` (-1: none) is watched
-  // too; `on_other` is called when it is readable, and no longer once it returns false.
-  ProgramEnd Wait(const Signals& signals, int other_fd, const std::function<bool()>& on_other);
+  // it, and reaps descendants that came to us.
+  ProgramEnd Wait(const Signals& signals, Companion& companion);
 
  private:
   pid_t pid_ = -1;

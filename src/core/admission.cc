@@ -116,7 +116,7 @@ Share Promise(const Request& request, Mode mode, const GpuSnapshot& gpu) {
 
 // Errors that no waiting mends, on one GPU.
 std::optional<Error> NeverHere(const Request& request, Mode mode, const GpuSnapshot& gpu) {
-  if (gpu.Closed()) return gpu.closed_error;
+  if (gpu.Closed() && !gpu.opens_soon) return gpu.closed_error;
   if (const auto it = gpu.forbidden_modes.find(mode); it != gpu.forbidden_modes.end()) {
     return Error{
         it->second.code,

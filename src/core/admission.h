@@ -34,6 +34,7 @@ struct GpuSnapshot {
   // Why no promise is made on this GPU at all: another daemon owns its ledger,
   // or it does not answer. Then `closed_error` says so; else its message is empty.
   Error closed_error;
+  bool opens_soon = false;  // closed, and waiting mends it
   // Modes that its settings forbid, and how to change that.
   std::map<Mode, Error> forbidden_modes;
 

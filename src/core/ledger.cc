@@ -78,6 +78,14 @@ Ledger::Grant Ledger::GrantCredit(const TenantId& id, ProcessKey process, uint64
   return {verdict, slack};
 }
 
+void Ledger::AdoptCredit(const TenantId& id, ProcessKey process, uint64_t bytes) {
+  Tenant* tenant = nullptr;
+  Tenant::Process* entry = Find(tenant, id, process);
+  if (!entry) return;
+  tenant->used_bytes += bytes - entry->granted_bytes;
+  entry->granted_bytes = bytes;
+}
+
 uint64_t Ledger::TakeBack(const TenantId& id, ProcessKey process, uint64_t bytes) {
   Tenant* tenant = nullptr;
   Tenant::Process* found = Find(tenant, id, process);

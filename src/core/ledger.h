@@ -80,6 +80,9 @@ class Ledger {
   // gets some more, so that its next calls need not ask; slack comes only from
   // what is guaranteed, never from bytes that another could be promised.
   Grant GrantCredit(const TenantId& id, ProcessKey process, uint64_t bytes, bool with_slack);
+  // What the process has already, as an earlier ledger had granted it. Never
+  // refused: it is a fact.
+  void AdoptCredit(const TenantId& id, ProcessKey process, uint64_t bytes);
   // Takes up to `bytes` of the process's credit back; returns how many.
   uint64_t TakeBack(const TenantId& id, ProcessKey process, uint64_t bytes);
 

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/units.h"
 #include "daemon/api.h"
+#include "daemon/process_tree.h"
 #include "daemon/sessions.h"
 
 namespace gpumux::daemon {
@@ -23,13 +24,15 @@ struct Daemon::Parts {
         reaper(machine, tenants, monitor, loop, clock),
         desk(machine, tenants, monitor, loop, clock),
         leases(machine, tenants, monitor, loop, clock,
-               {settings.paths.session_socket, settings.guard_library}),
+               {settings.paths.session_socket, settings.guard_library, settings.paths.store}),
         sessions(machine, tenants, monitor, reaper, desk, leases, loop, clock),
         report(machine, tenants, leases, clock),
         api(report, tenants, leases, monitor),
         api_server(loop, [this](const ApiServer::Request& request) { return api.Handle(request); }) {
     monitor.adopt = [this](Tenant& tenant, const ProcessName& process) {
-      return reaper.Adopt(tenant, process).value_or(nullptr);
+      Member* member = reaper.Adopt(tenant, process).value_or(nullptr);
+      if (member) member->guard_before = HasProcessPage(process.pid);
+      return member;
     };
     desk.death_unnoticed = [this](const Tenant& tenant) { return reaper.DeathUnnoticed(tenant); };
     reaper.on_returned = [this](Tenant& tenant) {
@@ -80,6 +83,7 @@ Daemon::~Daemon() = default;
 Status Daemon::Start() {
   Parts& parts = *parts_;
   parts.machine.Start();
+  parts.leases.TakeOver();
   parts.monitor.RefreshAll();
   const mode_t mode = parts.settings.for_everyone ? 0666 : 0600;
   // The API first: who waits for the session socket finds both.

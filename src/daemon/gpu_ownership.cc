@@ -86,6 +86,17 @@ Result<GpuClaim> ClaimGpu(const std::string& name, const std::optional<GpuOwner>
   return Fail(Code::kInternal, "the owner of a GPU comes and goes");
 }
 
+bool IsClaimOf(int socket, const std::string& name) {
+  const Address expected = AbstractAddress(name);
+  sockaddr_un address{};
+  socklen_t length = sizeof address;
+  int listens = 0;
+  socklen_t size = sizeof listens;
+  return ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &length) == 0 &&
+         length == expected.length && std::memcmp(&address, &expected.address, length) == 0 &&
+         ::getsockopt(socket, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && listens == 1;
+}
+
 void GreetClaimants(int socket, const std::string& api_path) {
   const std::string line =
       nlohmann::json{{"gpumux", "owner"}, {"uid", ::getuid()}, {"pid", ::getpid()}, {"api", api_path}}

@@ -39,6 +39,9 @@ std::string OwnershipName(const gpu::GpuSource& source, const gpu::Uuid& uuid);
 // that nobody empties. kInternal: neither worked.
 Result<GpuClaim> ClaimGpu(const std::string& name, const std::optional<GpuOwner>& known = std::nullopt);
 
+// Whether a descriptor, from wherever it came, is the listening socket of that name.
+bool IsClaimOf(int socket, const std::string& name);
+
 // Answers one who asks whose the GPU is: accepts what waits on `socket` (which
 // must be ours) and writes one line of JSON to each.
 void GreetClaimants(int socket, const std::string& api_path);

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "base/kill_point.h"
 #include "base/log.h"
 #include "base/process.h"
 #include "base/units.h"
@@ -46,7 +47,8 @@ Leases::Leases(Machine& machine, Tenants& tenants, Monitor& monitor, EventLoop& 
       monitor_(monitor),
       loop_(loop),
       clock_(clock),
-      settings_(std::move(settings)) {}
+      settings_(std::move(settings)),
+      store_(settings_.store) {}
 
 void Leases::Request(uint64_t session, const ipc::PeerIdentity& peer, RunRequest request) {
   const auto run = peer.pid > 0 ? NameProcess(peer.pid) : std::nullopt;
@@ -85,6 +87,7 @@ void Leases::Request(uint64_t session, const ipc::PeerIdentity& peer, RunRequest
       ScheduleSoon();
     });
   }
+  EndStaleLease(*run);
   waiter.request = std::move(request);
   waiters_.emplace(id, std::move(waiter));
   machine_.ClaimFree();
@@ -162,22 +165,19 @@ void Leases::Grant(uint64_t request_id, const core::Placement& placement) {
   tenant->admitted_wall = clock_.WallTime();
   tenant->waited_seconds = std::chrono::duration<double>(clock_.Now() - waiter.since).count();
   tenant->request = std::move(waiter.request);
-  std::vector<TenantPages::Gpu> page_gpus;
-  for (const core::Share& share : placement.shares) {
-    const size_t index = *machine_.Find(share.gpu);
-    const GpuState& gpu = *machine_.gpus()[index];
-    tenant->gpus.push_back(index);
-    page_gpus.push_back({share.gpu, gpu.ledger.TotalBytes(), gpu.cost.ChargeBytes()});
-  }
+  for (const core::Share& share : placement.shares) tenant->gpus.push_back(*machine_.Find(share.gpu));
   tenant->peak_bytes.resize(tenant->gpus.size());
   tenant->readings_above.resize(tenant->gpus.size());
-  auto pages =
-      TenantPages::Create(tenant->id, page_gpus, tenant->request.strict, machine_.source().simulated);
-  if (!pages) {
-    Refuse(request_id, pages.error());
+  if (Status made = MakePages(*tenant); !made) {
+    Refuse(request_id, made.error());
     return;
   }
-  tenant->pages = std::move(*pages);
+  // Before it is promised: what the next daemon does not know it cannot keep.
+  if (Status saved = Save(*tenant); !saved) {
+    Refuse(request_id, saved.error());
+    return;
+  }
+  KillPoint("lease-stored");
   for (size_t slot = 0; slot < tenant->gpus.size(); ++slot) {
     GpuState& gpu = *machine_.gpus()[tenant->gpus[slot]];
     const core::Share& share = tenant->shares[slot];
@@ -191,6 +191,7 @@ void Leases::Grant(uint64_t request_id, const core::Placement& placement) {
       before.ledger.RemoveTenant(tenant->id);
       if (before.ledger.Tenants().empty()) before.mode.reset();
     }
+    (void)store_.Remove(tenant->id);
     Refuse(request_id,
            {Code::kInternal,
             fmt::format("the ledger of GPU {} refused what admission granted", gpu.device.index), ""});
@@ -211,6 +212,7 @@ void Leases::Grant(uint64_t request_id, const core::Placement& placement) {
   for (const size_t gpu : added.gpus) locks.push_back(machine_.gpus()[gpu]->claim.get());
   const std::string granted = GrantedJson(added, machine_, settings_.session_socket, settings_.guard_library);
   if (!send_granted(added.session, granted, locks)) HungUp(added.session);
+  KillPoint("lease-told");
 }
 
 void Leases::TellWaiters() {
@@ -248,20 +250,27 @@ void Leases::Started(uint64_t session, pid_t pid) {
   }
   auto pidfd = OpenPidfd(pid);
   if (!pidfd) return;
+  KillPoint("program-started");
   tenant->child = ProcessName{pid, stat->start_time};
-  tenant->child_pidfd = std::move(*pidfd);
-  tenant->child_death = loop_.OnReadable(tenant->child_pidfd.get(), [this, tenant] {
-    tenant->child_death = {};
-    tenant->child_ended = true;
-    CheckEnd(*tenant);
-  });
+  WatchChild(*tenant, std::move(*pidfd));
+  if (Status saved = Save(*tenant); !saved) LogError("tenant {}: {}", tenant->id, saved.error().ToString());
   // Stopped before it started.
   if (tenant->state == TenantState::kStopping) Signal(*tenant, tenant->draining ? SIGKILL : SIGTERM);
+}
+
+void Leases::WatchChild(Tenant& tenant, UniqueFd pidfd) {
+  tenant.child_pidfd = std::move(pidfd);
+  tenant.child_death = loop_.OnReadable(tenant.child_pidfd.get(), [this, &tenant] {
+    tenant.child_death = {};
+    tenant.child_ended = true;
+    CheckEnd(tenant);
+  });
 }
 
 void Leases::Ended(uint64_t session, const RunEnded& ended) {
   Tenant* tenant = OfSession(session);
   if (!tenant || tenant->ended) return;
+  KillPoint("program-ended");
   tenant->child_death = {};
   tenant->child_ended = true;
   tenant->summary_due = true;
@@ -286,6 +295,7 @@ void Leases::HungUp(uint64_t session) {
   Tenant* tenant = OfSession(session);
   if (!tenant) return;
   tenant->session = 0;
+  tenant->run_expected = false;
   // Without a child known to us there will be none, or it has ended.
   if (!tenant->child) tenant->child_ended = true;
   CheckEnd(*tenant);
@@ -294,7 +304,7 @@ void Leases::HungUp(uint64_t session) {
 void Leases::CheckEnd(Tenant& tenant) {
   if (tenant.state == TenantState::kEnded || !tenant.child_ended || !tenant.members.empty()) return;
   // The exit code comes with RunEnded, unless `run` is gone.
-  if (!tenant.ended && tenant.session != 0) return;
+  if (!tenant.ended && (tenant.session != 0 || tenant.run_expected)) return;
   // A stop ends with the last of those that it was sent to, however long they
   // take of the grace time, not with the program that started them.
   for (const auto& [process, pidfd] : tenant.stopped_processes) {
@@ -352,6 +362,7 @@ void Leases::End(Tenant& tenant) {
     gpu.ledger.RemoveTenant(tenant.id);
     if (gpu.ledger.Tenants().empty()) gpu.mode.reset();
   }
+  KillPoint("lease-ending");
   LogInfo("tenant {} ({}) ended: {}", tenant.id, tenant.request.ask.name, ended.why);
   SendSummary(tenant);
   tenant.child_death = {};
@@ -361,6 +372,10 @@ void Leases::End(Tenant& tenant) {
   tenant.time_limit = {};
   tenant.stopped_processes.clear();
   tenant.pages.reset();
+  tenant.run_death = {};
+  tenant.run_pidfd.reset();
+  if (Status removed = store_.Remove(tenant.id); !removed)
+    LogError("tenant {}: {}", tenant.id, removed.error().ToString());
   const std::vector<size_t> gpus = tenant.gpus;
   tenants_.MoveToEnded(tenant.id);
   for (const size_t gpu : gpus) monitor_.Publish(gpu);

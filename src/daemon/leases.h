@@ -18,6 +18,7 @@
 #include "core/queue.h"
 #include "daemon/monitor.h"
 #include "daemon/run_request.h"
+#include "daemon/store.h"
 #include "ipc/seqpacket.h"
 
 namespace gpumux::daemon {
@@ -36,6 +37,7 @@ struct Waiter {
 struct LeaseSettings {
   std::string session_socket;
   std::string guard_library;
+  std::string store;
 };
 
 class Leases {
@@ -43,13 +45,21 @@ class Leases {
   Leases(Machine& machine, Tenants& tenants, Monitor& monitor, EventLoop& loop, const Clock& clock,
          LeaseSettings settings);
 
+  // What an earlier daemon promised is promised again (docs/design/takeover.md).
+  // Before NVML is read and before anybody is accepted.
+  void TakeOver();
+
   // To the `run` of a session. False: it is gone.
   std::function<bool(uint64_t session, const std::string& json)> send_queued, send_summary;
+  std::function<bool(uint64_t session)> send_resumed;
   std::function<bool(uint64_t session, const std::string& json, const std::vector<int>& fds)> send_granted;
   // The session is over with it.
   std::function<void(uint64_t session, const Error& error)> send_refused;
 
   void Request(uint64_t session, const ipc::PeerIdentity& peer, RunRequest request);
+  // A `run` whose daemon is gone, with the lock sockets of its tenant's GPUs.
+  void Resume(uint64_t session, const ipc::PeerIdentity& peer, const RunResume& resume,
+              std::vector<UniqueFd> locks);
   void Started(uint64_t session, pid_t pid);
   void Ended(uint64_t session, const RunEnded& ended);
   void HungUp(uint64_t session);
@@ -72,6 +82,14 @@ class Leases {
  private:
   void Grant(uint64_t request_id, const core::Placement& placement);
   void Refuse(uint64_t request_id, const Error& error);
+  // The tenant's row in the store, as it is now.
+  Status Save(const Tenant& tenant);
+  void TakeOver(const std::string& id, const std::string& record);
+  // Pages for a tenant whose shares and GPUs are known.
+  Status MakePages(Tenant& tenant);
+  void WatchChild(Tenant& tenant, UniqueFd pidfd);
+  // A lease that was granted to this `run` by a daemon that could not say so.
+  void EndStaleLease(const ProcessName& run);
   void TellWaiters();
   // Watches what the ended program left behind; false if there is nothing.
   bool WatchLeftBehind(Tenant& tenant);
@@ -87,6 +105,7 @@ class Leases {
   EventLoop& loop_;
   const Clock& clock_;
   LeaseSettings settings_;
+  Store store_;
   core::Queue queue_;
   std::map<uint64_t, Waiter> waiters_;  // by the request's id
   uint64_t next_request_ = 1;

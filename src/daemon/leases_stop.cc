@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "base/kill_point.h"
 #include "base/log.h"
 #include "base/units.h"
 #include "daemon/leases.h"
@@ -23,7 +24,8 @@ std::string UnguardedProcess(const Tenant& tenant, Time now) {
   for (const auto& [key, member] : tenant.members) {
     if (member.died) continue;
     for (const Member::Gpu& on : member.gpus) {
-      if (on.unguarded_since && now - *on.unguarded_since >= kGuardGrace)
+      if (on.unguarded_since && now - *on.unguarded_since >= kGuardGrace &&
+          !HasProcessPage(member.process.pid))
         return fmt::format("pid {} ({}) uses the GPU without the guard", member.process.pid, member.name);
     }
   }
@@ -42,9 +44,12 @@ Status Leases::Stop(const std::string& id, const StopRequest& request, const std
   Tenant* tenant = tenants_.Find(id);
   if (!tenant) return Fail(Code::kNotFound, "there is no tenant " + id, "see them with: gpumux ps");
   if (tenant->stop_reason.empty()) tenant->stop_reason = reason;
+  tenant->stop_signal = request.signal;
   tenant->state = TenantState::kStopping;
   LogInfo("tenant {}: {}: signal {}, SIGKILL after {}", id, reason, request.signal,
           FormatDuration(request.grace));
+  if (Status saved = Save(*tenant); !saved) LogError("tenant {}: {}", id, saved.error().ToString());
+  KillPoint("stop-stored");
   Signal(*tenant, request.signal);
   tenant->stop_timer = loop_.After(request.grace, [this, id] { Kill(id); });
   return {};

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/machine.h"
 
+#include <fmt/format.h>
+
 #include "base/log.h"
 #include "modes/sharing_mode.h"
 
@@ -37,6 +39,10 @@ core::GpuSnapshot GpuState::Snapshot() const {
   snapshot.context = cost;
   if (lost) {
     snapshot.closed_error = *lost;
+  } else if (!claim && !ledger.Tenants().empty()) {
+    snapshot.closed_error = {
+        Code::kConflict, fmt::format("GPU {} is being taken over from an earlier gpumuxd", device.index), ""};
+    snapshot.opens_soon = true;
   } else if (!claim) {
     snapshot.closed_error = other_owner
                                 ? DescribeOwner(device.index, *other_owner)
@@ -88,7 +94,19 @@ void Machine::Claim(GpuState& gpu) {
     if (news) LogWarning("{}", DescribeOwner(gpu.device.index, *gpu.other_owner).ToString());
     return;
   }
-  gpu.claim = std::move(claim->socket);
+  Own(gpu, std::move(claim->socket));
+}
+
+void Machine::TakeClaim(UniqueFd socket) {
+  for (auto& gpu : gpus_) {
+    if (gpu->claim || !IsClaimOf(socket.get(), OwnershipName(source_, gpu->device.uuid))) continue;
+    return Own(*gpu, std::move(socket));
+  }
+}
+
+void Machine::Own(GpuState& gpu, UniqueFd socket) {
+  gpu.other_owner.reset();
+  gpu.claim = std::move(socket);
   gpu.claim_watch =
       loop_.OnReadable(gpu.claim.get(), [this, &gpu] { GreetClaimants(gpu.claim.get(), api_path_); });
   LogInfo("GPU {} ({}, {}) is ours", gpu.device.index, gpu.device.name, gpu.device.uuid.ToString());

@@ -48,6 +48,9 @@ class Machine {
   void Start();
   // Tries again for GPUs that were someone else's.
   void ClaimFree();
+  // A `run` hands over the socket that it holds of one of our GPUs. Anything else
+  // is closed.
+  void TakeClaim(UniqueFd socket);
 
   std::vector<core::GpuSnapshot> Snapshot() const;
   std::vector<std::unique_ptr<GpuState>>& gpus() { return gpus_; }
@@ -59,6 +62,7 @@ class Machine {
 
  private:
   void Claim(GpuState& gpu);
+  void Own(GpuState& gpu, UniqueFd socket);
 
   gpu::GpuSource source_;
   gpu::Nvml& nvml_;

@@ -265,6 +265,11 @@ void Monitor::Publish(size_t gpu_index) {
     if (!slot || !tenant->pages) continue;
     tenant->pages->SetLimits(*slot, entry.guaranteed_bytes,
                              entry.limit_bytes.value_or(entry.ChargedBytes() + promisable), entry.used_bytes);
+    for (const auto& [key, process] : entry.processes) {
+      const auto member = tenant->members.find(key);
+      if (member != tenant->members.end() && member->second.page)
+        member->second.page->SetGranted(*slot, process.granted_bytes);
+    }
     tenant->pages->SetHeartbeat(static_cast<uint64_t>(clock_.Now().count()));
     tenant->pages->SetState(tenant->draining ? GPUMUX_STATE_STOPPING
                             : tenant->frozen ? GPUMUX_STATE_FROZEN

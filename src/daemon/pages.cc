@@ -21,7 +21,7 @@ uint64_t Clamp(int64_t free, uint64_t granted) {
 }  // namespace
 
 Result<ProcessPage> ProcessPage::Create() {
-  auto memory = SharedMemory::Create("gpumux-process", GPUMUX_PAGE_BYTES, SharedMemory::Others::kMayWrite);
+  auto memory = SharedMemory::Create(kProcessPageName, GPUMUX_PAGE_BYTES, SharedMemory::Others::kMayWrite);
   if (!memory) return tl::unexpected(memory.error());
   ProcessPage page;
   page.memory_ = std::move(*memory);
@@ -29,6 +29,26 @@ Result<ProcessPage> ProcessPage::Create() {
   page.page().version = GPUMUX_PAGES_VERSION;
   return page;
 }
+
+Result<ProcessPage> ProcessPage::Adopt(UniqueFd fd) {
+  auto memory = SharedMemory::Map(std::move(fd), GPUMUX_PAGE_BYTES, /*writable=*/true);
+  if (!memory) return tl::unexpected(memory.error());
+  ProcessPage page;
+  page.memory_ = std::move(*memory);
+  if (page.page().magic != GPUMUX_PROCESS_MAGIC || page.page().version != GPUMUX_PAGES_VERSION)
+    return Fail(Code::kInvalid, "not a process page of ours");
+  return page;
+}
+
+uint64_t ProcessPage::GrantedBefore(unsigned slot, uint64_t most_bytes) const {
+  gpumux_process_gpu& gpu = page().gpus[slot];
+  const int64_t free = std::atomic_ref<int64_t>(gpu.credit_free_bytes).load();
+  const uint64_t committed = std::min(Load(gpu.committed_bytes), most_bytes);
+  const uint64_t has = committed + Clamp(free, most_bytes - committed);
+  return std::max(has, std::min(Load(gpu.granted_bytes), most_bytes));
+}
+
+void ProcessPage::SetGranted(unsigned slot, uint64_t bytes) { Store(page().gpus[slot].granted_bytes, bytes); }
 
 ProcessWords ProcessPage::Read(unsigned slot, uint64_t granted_bytes, uint64_t device_bytes) const {
   gpumux_process_gpu& gpu = page().gpus[slot];
@@ -68,6 +88,15 @@ void ProcessPage::Clear(unsigned slot) {
 
 bool ProcessPage::InForce() const {
   return std::atomic_ref<uint32_t>(page().flags).load() & GPUMUX_GUARD_IN_FORCE;
+}
+
+void CloseOrphanPage(UniqueFd fd) {
+  const auto memory = SharedMemory::Map(std::move(fd), GPUMUX_PAGE_BYTES, /*writable=*/true);
+  if (!memory) return;
+  auto& page = *memory->as<gpumux_tenant_page>();
+  if (page.magic != GPUMUX_TENANT_MAGIC || page.version != GPUMUX_PAGES_VERSION) return;
+  for (uint64_t& taken : page.orphan_taken_bytes)
+    std::atomic_ref<uint64_t>(taken).store(GPUMUX_ORPHANS_CLOSED);
 }
 
 Result<TenantPages> TenantPages::Create(const std::string& tenant_id, const std::vector<Gpu>& gpus,

@@ -27,14 +27,22 @@ struct ProcessWords {
   uint64_t unrouted = 0;
 };
 
+// How the page shows in a process's /proc/PID/maps.
+inline constexpr char kProcessPageName[] = "gpumux-process";
+
 class ProcessPage {
  public:
   static Result<ProcessPage> Create();
+  // One that an earlier daemon made, from the process that has it.
+  static Result<ProcessPage> Adopt(UniqueFd fd);
 
   ProcessWords Read(unsigned slot, uint64_t granted_bytes, uint64_t device_bytes) const;
   // By how much the free credit is below zero: the driver took more than was
   // reserved.
   uint64_t Debt(unsigned slot) const;
+  // What an earlier daemon granted it, or what it has if that is more; at most `most_bytes`.
+  uint64_t GrantedBefore(unsigned slot, uint64_t most_bytes) const;
+  void SetGranted(unsigned slot, uint64_t bytes);
   void AddCredit(unsigned slot, uint64_t bytes);
   // Empties the free credit and says what was in it, at most `granted_bytes`.
   uint64_t TakeCredit(unsigned slot, uint64_t granted_bytes);
@@ -47,6 +55,9 @@ class ProcessPage {
   gpumux_process_page& page() const { return *memory_.as<gpumux_process_page>(); }
   SharedMemory memory_;
 };
+
+// A tenant page of an earlier daemon: nobody takes bytes there from now on.
+void CloseOrphanPage(UniqueFd fd);
 
 class TenantPages {
  public:

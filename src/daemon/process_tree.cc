@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/process_tree.h"
 
+#include <fmt/format.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
 #include <map>
 #include <set>
 
 #include "base/process.h"
+#include "daemon/pages.h"
 #include "daemon/tenants.h"
 #include "gpumux/abi/session.h"
 
@@ -48,6 +51,15 @@ std::vector<ProcessName> FindByEnvironment(const std::string& tenant_id, uid_t u
     if (stat && stat->state != 'Z') found.push_back({pid, stat->start_time});
   }
   return found;
+}
+
+bool HasProcessPage(pid_t pid) {
+  std::ifstream maps(fmt::format("/proc/{}/maps", pid));
+  const std::string page = fmt::format("/memfd:{}", kProcessPageName);
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find(page) != std::string::npos) return true;
+  }
+  return false;
 }
 
 void SendSignal(const UniqueFd& pidfd, int signal) {

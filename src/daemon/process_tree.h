@@ -18,6 +18,10 @@ std::vector<std::pair<ProcessName, UniqueFd>> OpenTree(const std::vector<Process
 // itself into the background: it is below none of the tenant's processes any more.
 std::vector<ProcessName> FindByEnvironment(const std::string& tenant_id, uid_t uid);
 
+// Whether a guard of ours is in force in the process, by a daemon that may be
+// gone: it has a process page mapped.
+bool HasProcessPage(pid_t pid);
+
 // Through the descriptor, so never to another process with the same pid.
 void SendSignal(const UniqueFd& pidfd, int signal);
 

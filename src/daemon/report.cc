@@ -39,7 +39,7 @@ Json Enforced(const Tenant& tenant, const Machine& machine) {
   Json enforced;
   bool any = tenant.state == TenantState::kEnded && tenant.guard_seen;
   for (const auto& [key, member] : tenant.members)
-    any |= member.page && member.page->InForce() && !member.died;
+    any |= !member.died && (member.page ? member.page->InForce() : member.guard_before);
   const std::string& not_enforced = tenant.ended ? tenant.was_not_enforced : tenant.not_enforced;
   if (!not_enforced.empty()) {
     enforced["memory"] = "not enforced";

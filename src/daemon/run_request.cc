@@ -243,7 +243,9 @@ Result<std::optional<int>> SmallNumber(const Json& json, const char* name, int64
 Result<RunRequest> ParseRunRequest(std::string_view text) {
   const auto json = Parse(text);
   if (!json) return tl::unexpected(json.error());
-  return Read(*json);
+  auto request = Read(*json);
+  if (request) request->text = text;
+  return request;
 }
 
 Result<StopRequest> ParseStopRequest(std::string_view text) {
@@ -258,6 +260,19 @@ Result<StopRequest> ParseStopRequest(std::string_view text) {
   if (!grace) return tl::unexpected(grace.error());
   request.grace = grace->value_or(request.grace);
   return request;
+}
+
+Result<RunResume> ParseRunResume(std::string_view text) {
+  const auto json = Parse(text);
+  if (!json) return tl::unexpected(json.error());
+  RunResume resume;
+  auto tenant = Text(*json, "tenant", GPUMUX_TENANT_ID_BYTES);
+  if (!tenant) return tl::unexpected(tenant.error());
+  resume.tenant = *tenant;
+  const auto pid = SmallNumber(*json, "pid", 1, 1 << 30);
+  if (!pid) return tl::unexpected(pid.error());
+  resume.pid = *pid;
+  return resume;
 }
 
 Result<int> ParseRunStarted(std::string_view text) {

@@ -23,6 +23,7 @@ struct RunRequest {
   std::optional<std::chrono::nanoseconds> wait_limit;
   std::optional<std::chrono::nanoseconds> time_limit;
   std::map<std::string, std::string> labels;
+  std::string text;  // as it came
 
   static constexpr size_t kMaxCommandBytes = 4096;
 };
@@ -39,6 +40,12 @@ struct StopRequest {
 Result<StopRequest> ParseStopRequest(std::string_view json);
 // {"pid":N} and {"exit_code":N|null,"signal":N|null}.
 Result<int> ParseRunStarted(std::string_view json);
+// {"tenant":ID,"pid":N}.
+struct RunResume {
+  std::string tenant;
+  std::optional<int> pid;
+};
+Result<RunResume> ParseRunResume(std::string_view json);
 struct RunEnded {
   std::optional<int> exit_code;
   std::optional<int> signal;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "base/kill_point.h"
 #include "base/log.h"
 #include "daemon/pid_view.h"
 #include "daemon/usage.h"
@@ -54,6 +55,10 @@ Sessions::Sessions(Machine& machine, Tenants& tenants, Monitor& monitor, Reaper&
   leases_.send_granted = [this](uint64_t id, const std::string& json, const std::vector<int>& fds) {
     const auto packet = ipc::EncodeText(GPUMUX_RUN_GRANTED, 0, json);
     return packet && Send(id, *packet, fds);
+  };
+  leases_.send_resumed = [this](uint64_t id) {
+    const auto packet = ipc::EncodeText(GPUMUX_RUN_RESUMED, 0, "{}");
+    return packet && Send(id, *packet);
   };
   leases_.send_summary = [this](uint64_t id, const std::string& json) {
     const auto packet = ipc::EncodeText(GPUMUX_RUN_SUMMARY, 0, json);
@@ -140,21 +145,23 @@ void Sessions::Readable(uint64_t id) {
       }
       return Drop(id, "a frame that is none of ours");
     }
-    if (!Handle(session, *frame)) return Drop(id, "a frame out of place");
+    if (!Handle(session, *frame, received->fds)) return Drop(id, "a frame out of place");
   }
 }
 
-bool Sessions::Handle(Session& session, const ipc::Frame& frame) {
+bool Sessions::Handle(Session& session, const ipc::Frame& frame, std::vector<UniqueFd>& fds) {
   const bool json = frame.type >= GPUMUX_RUN_REQUEST;
   if (session.kind == Kind::kUnknown) {
-    if (frame.type != GPUMUX_GUARD_HELLO && frame.type != GPUMUX_RUN_REQUEST) return false;
+    if (frame.type != GPUMUX_GUARD_HELLO && frame.type != GPUMUX_RUN_REQUEST &&
+        frame.type != GPUMUX_RUN_RESUME)
+      return false;
     session.kind = json ? Kind::kRun : Kind::kGuard;
   }
   if (json != (session.kind == Kind::kRun)) return false;
-  return json ? HandleRun(session, frame) : HandleGuard(session, frame);
+  return json ? HandleRun(session, frame, fds) : HandleGuard(session, frame, fds);
 }
 
-bool Sessions::HandleRun(Session& session, const ipc::Frame& frame) {
+bool Sessions::HandleRun(Session& session, const ipc::Frame& frame, std::vector<UniqueFd>& fds) {
   switch (frame.type) {
     case GPUMUX_RUN_REQUEST: {
       if (session.asked) return false;
@@ -165,6 +172,14 @@ bool Sessions::HandleRun(Session& session, const ipc::Frame& frame) {
         return true;
       }
       leases_.Request(session.id, session.peer, std::move(*request));
+      return true;
+    }
+    case GPUMUX_RUN_RESUME: {
+      if (session.asked) return false;
+      session.asked = true;
+      const auto resume = ParseRunResume(frame.Text());
+      if (!resume) return false;
+      leases_.Resume(session.id, session.peer, *resume, std::move(fds));
       return true;
     }
     case GPUMUX_RUN_STARTED: {
@@ -184,11 +199,11 @@ bool Sessions::HandleRun(Session& session, const ipc::Frame& frame) {
   }
 }
 
-bool Sessions::HandleGuard(Session& session, const ipc::Frame& frame) {
+bool Sessions::HandleGuard(Session& session, const ipc::Frame& frame, std::vector<UniqueFd>& fds) {
   if ((frame.type == GPUMUX_GUARD_HELLO) != (session.process == 0)) return false;
   switch (frame.type) {
     case GPUMUX_GUARD_HELLO:
-      return Hello(session, frame);
+      return Hello(session, frame, fds);
     case GPUMUX_CREDIT_REQUEST:
       return Credit(session, frame, /*context=*/false);
     case GPUMUX_CONTEXT_REQUEST:
@@ -212,7 +227,28 @@ void Sessions::RefuseGuard(Session& session, uint32_t request_id, uint32_t reaso
   Send(session.id, ipc::EncodeStruct(GPUMUX_REFUSED, request_id, refused));
 }
 
-bool Sessions::Hello(Session& session, const ipc::Frame& frame) {
+bool Sessions::TakePages(Tenant& tenant, Member& member, std::vector<UniqueFd>& fds) {
+  if (fds.size() != 2) return false;
+  auto page = ProcessPage::Adopt(std::move(fds[0]));
+  if (!page) {
+    LogWarning("tenant {}: pid {} came back without its page: {}", tenant.id, member.process.pid,
+               page.error().message);
+    return false;
+  }
+  CloseOrphanPage(std::move(fds[1]));
+  member.page = std::move(*page);
+  for (unsigned slot = 0; slot < tenant.gpus.size(); ++slot) {
+    GpuState& gpu = *machine_.gpus()[tenant.gpus[slot]];
+    gpu.ledger.AdoptCredit(tenant.id, member.key, member.page->GrantedBefore(slot, gpu.ledger.TotalBytes()));
+    member.gpus[slot].contexts =
+        static_cast<uint32_t>(member.page->Read(slot, 0, gpu.ledger.TotalBytes()).contexts);
+  }
+  // What NVML shows of it was overhead until now.
+  for (const size_t gpu : tenant.gpus) monitor_.Refresh(gpu);
+  return true;
+}
+
+bool Sessions::Hello(Session& session, const ipc::Frame& frame, std::vector<UniqueFd>& fds_before) {
   const auto hello = ipc::PayloadAs<gpumux_guard_hello>(frame);
   const auto refuse = [&](uint32_t reason, const std::string& text) {
     RefuseGuard(session, frame.request_id, reason, text);
@@ -234,11 +270,11 @@ bool Sessions::Hello(Session& session, const ipc::Frame& frame) {
   }
   Tenant* of_member = nullptr;
   Member* member = tenants_.FindMember(*name, &of_member);
-  bool resumed = member && member->page;
-  if (resumed && !(hello.flags & GPUMUX_HELLO_HAS_PAGES)) {
+  uint32_t resumed = member && member->page ? GPUMUX_RESUMED_SAME : GPUMUX_RESUMED_NOT;
+  if (resumed == GPUMUX_RESUMED_SAME && !(hello.flags & GPUMUX_HELLO_HAS_PAGES)) {
     // Another program in the same process (exec): the memory of the one before
     // went with it.
-    resumed = false;
+    resumed = GPUMUX_RESUMED_NOT;
     for (unsigned slot = 0; slot < of_member->gpus.size(); ++slot) {
       GpuState& gpu = *machine_.gpus()[of_member->gpus[slot]];
       ForgetProgram(*of_member, *member, slot, gpu);
@@ -255,11 +291,13 @@ bool Sessions::Hello(Session& session, const ipc::Frame& frame) {
     }
     member = *adopted;
   }
+  if (!member->page && TakePages(*tenant, *member, fds_before)) resumed = GPUMUX_RESUMED_TAKEN_OVER;
   if (!member->page) {
     auto page = ProcessPage::Create();
     if (!page) return refuse(GPUMUX_REASON_INTERNAL, page.error().message);
     member->page = std::move(*page);
   }
+  KillPoint(resumed == GPUMUX_RESUMED_TAKEN_OVER ? "guard-taken" : "guard-hello");
   session.tenant = tenant->id;
   session.process = member->key;
   ++member->sessions;
@@ -307,6 +345,7 @@ bool Sessions::Credit(Session& session, const ipc::Frame& frame, bool context) {
     const auto it = sessions_.find(id);
     if (it == sessions_.end()) return false;
     it->second->asks = 0;
+    KillPoint(context ? "context-charged" : "credit-granted");
     const bool granted = answer.reason == GPUMUX_REASON_NONE;
     if (context) {
       const gpumux_context_reply reply{granted, answer.reason, answer.charged_bytes};
@@ -317,6 +356,7 @@ bool Sessions::Credit(Session& session, const ipc::Frame& frame, bool context) {
     return Send(id, ipc::EncodeStruct(GPUMUX_CREDIT_REPLY, request_id, reply));
   };
   session.asks = 1;
+  KillPoint(context ? "context-asked" : "credit-asked");
   desk_.Submit(std::move(ask));
   return true;
 }

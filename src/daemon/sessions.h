@@ -57,10 +57,13 @@ class Sessions {
   bool MayConnect(const ipc::PeerIdentity& peer) const;
   void Readable(uint64_t id);
   // False: the frame is not acceptable now.
-  bool Handle(Session& session, const ipc::Frame& frame);
-  bool HandleGuard(Session& session, const ipc::Frame& frame);
-  bool HandleRun(Session& session, const ipc::Frame& frame);
-  bool Hello(Session& session, const ipc::Frame& frame);
+  // `fds`: what came with it.
+  bool Handle(Session& session, const ipc::Frame& frame, std::vector<UniqueFd>& fds);
+  bool HandleGuard(Session& session, const ipc::Frame& frame, std::vector<UniqueFd>& fds);
+  bool HandleRun(Session& session, const ipc::Frame& frame, std::vector<UniqueFd>& fds);
+  bool Hello(Session& session, const ipc::Frame& frame, std::vector<UniqueFd>& fds);
+  // The process had these pages from a daemon that is gone. False: it had not.
+  bool TakePages(Tenant& tenant, Member& member, std::vector<UniqueFd>& fds);
   bool Credit(Session& session, const ipc::Frame& frame, bool context);
   bool MemoryInfo(Session& session, const ipc::Frame& frame);
   bool Notice(Session& session, const ipc::Frame& frame);

@@ -51,6 +51,7 @@ struct Member {
   EventLoop::Watch death;
   std::optional<ProcessPage> page;  // nullopt: never said hello
   unsigned sessions = 0;            // open connections of its guard
+  bool guard_before = false;        // without `page`: it has one of a daemon before this one
   std::vector<Gpu> gpus;            // by slot
   std::optional<Time> died;         // its bytes are returned once NVML shows them free
 };
@@ -107,10 +108,15 @@ struct Tenant {
   EventLoop::Watch child_death;
   bool child_ended = false;  // or never to come
   std::map<ProcessName, LeftBehind> left_behind;
+  // Taken over from a daemon that is gone: its `run` lives and will come back.
+  bool run_expected = false;
+  UniqueFd run_pidfd;
+  EventLoop::Watch run_death;
   bool guard_seen = false;   // at least one process of it had the guard in force
   bool summary_due = false;  // RunEnded was said; the answer waits for the tenant's end
   EventLoop::Watch summary_timer, time_limit;
   std::string stop_reason;
+  int stop_signal = 0;
   EventLoop::Watch stop_timer, stop_poll;
   std::vector<std::pair<ProcessName, UniqueFd>> stopped_processes;  // that got the stop's signal
   Refusals refusals_of_dead;

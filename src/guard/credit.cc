@@ -34,6 +34,10 @@ bool TakeAsOrphan(int slot, uint64_t bytes) {
   }
 }
 
+bool AnotherDaemonAnswers(int slot) {
+  return __atomic_load_n(&TenantPage()->orphan_taken_bytes[slot], __ATOMIC_SEQ_CST) >= GPUMUX_ORPHANS_CLOSED;
+}
+
 void CountRefusal(uint64_t* counter, gpumux_process_gpu* g, uint64_t bytes) {
   __atomic_add_fetch(counter, 1, __ATOMIC_RELAXED);
   __atomic_store_n(&g->last_refused_bytes, bytes, __ATOMIC_RELAXED);
@@ -46,7 +50,15 @@ bool TryReserve(int slot, uint64_t bytes, bool* device_full) {
   const uint32_t state = __atomic_load_n(&Limits()->state, __ATOMIC_RELAXED);
   if (state == GPUMUX_STATE_RUNNING && TakeFromCredit(Counters(slot), bytes)) return true;
   CreditAnswer answer = {};
-  if (!RequestCredit(slot, bytes, &answer)) return state == GPUMUX_STATE_RUNNING && TakeAsOrphan(slot, bytes);
+  bool answered = RequestCredit(slot, bytes, &answer);
+  if (!answered && state == GPUMUX_STATE_RUNNING) {
+    if (TakeAsOrphan(slot, bytes)) return true;
+    if (AnotherDaemonAnswers(slot)) {
+      ReconnectAtOnce();
+      answered = RequestCredit(slot, bytes, &answer);
+    }
+  }
+  if (!answered) return false;
   *device_full = answer.device_full;
   return answer.granted;
 }

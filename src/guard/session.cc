@@ -50,7 +50,11 @@ struct Session {
   uint64_t fd_inode;  // to notice that the program closed our descriptor and reused its number
   uint32_t next_request_id;
   uint64_t last_reconnect_ns;
-  const gpumux_limits_page* limits;
+  // Of the process page and the tenant page, for the daemon after this one; and
+  // what they are, since the program may close any descriptor.
+  int page_fds[2];
+  uint64_t page_inodes[2];
+  const gpumux_limits_page* limits;  // replaced when another daemon takes over, as `tenant` is
   gpumux_tenant_page* tenant;
   gpumux_process_page* process;
   int gpu_count;
@@ -78,12 +82,23 @@ void LoseConnection() {
   if (CurrentState() == State::kInForce) SetState(State::kOrphan);
 }
 
-bool Send(int fd, uint16_t type, uint32_t id, const void* payload, uint32_t bytes) {
+bool Send(int fd, uint16_t type, uint32_t id, const void* payload, uint32_t bytes, const int* fds = nullptr,
+          size_t fd_count = 0) {
   gpumux_frame frame = {GPUMUX_SESSION_MAGIC, GPUMUX_SESSION_VERSION, type, bytes, id};
   iovec parts[2] = {{&frame, sizeof frame}, {const_cast<void*>(payload), bytes}};
   msghdr message = {};
   message.msg_iov = parts;
   message.msg_iovlen = 2;
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * 2)] = {};
+  if (fd_count > 0) {
+    message.msg_control = control;
+    message.msg_controllen = CMSG_SPACE(sizeof(int) * fd_count);
+    cmsghdr* c = CMSG_FIRSTHDR(&message);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(sizeof(int) * fd_count);
+    memcpy(CMSG_DATA(c), fds, sizeof(int) * fd_count);
+  }
   ssize_t n;
   do {
     n = sendmsg(fd, &message, MSG_NOSIGNAL);
@@ -138,6 +153,14 @@ uint16_t Receive(int fd, uint32_t id, void* payload, uint32_t capacity, uint32_t
   return 0;
 }
 
+// Out of the numbers that programs close or reuse.
+int MoveUp(int fd) {
+  const int high = fcntl(fd, F_DUPFD_CLOEXEC, kLowestDescriptor);
+  if (high < 0) return fd;
+  close(fd);
+  return high;
+}
+
 int Connect() {
   const char* path = getenv(GPUMUX_ENV_SESSION);
   sockaddr_un address = {};
@@ -157,12 +180,25 @@ int Connect() {
     close(fd);
     return -1;
   }
-  int high = fcntl(fd, F_DUPFD_CLOEXEC, kLowestDescriptor);
-  if (high >= 0) {
-    close(fd);
-    fd = high;
+  return MoveUp(fd);
+}
+
+// Keeps the descriptors of the pages. The old ones are closed if they are still ours.
+void KeepPages(int process_fd, int tenant_fd) {
+  const int fds[2] = {process_fd, tenant_fd};
+  for (int i = 0; i < 2; i++) {
+    if (fds[i] < 0) continue;
+    if (s.page_fds[i] > 0 && InodeOf(s.page_fds[i]) == s.page_inodes[i]) close(s.page_fds[i]);
+    s.page_fds[i] = MoveUp(fds[i]);
+    s.page_inodes[i] = InodeOf(s.page_fds[i]);
   }
-  return fd;
+}
+
+bool HavePages() {
+  for (int i = 0; i < 2; i++) {
+    if (s.page_fds[i] <= 0 || InodeOf(s.page_fds[i]) != s.page_inodes[i]) return false;
+  }
+  return true;
 }
 
 void* Map(int fd, int protection) {
@@ -173,8 +209,8 @@ void* Map(int fd, int protection) {
   return p;
 }
 
-// Says hello on `fd` and takes what comes back. `resumed` says that the pages
-// are those that this process has already.
+// Says hello on `fd` and takes what comes back, with the pages that this process
+// has already: another daemon may answer.
 bool Greet(int fd, gpumux_guard_welcome* welcome, int fds[3]) {
   gpumux_guard_hello hello = {};
   hello.pages_version = GPUMUX_PAGES_VERSION;
@@ -183,7 +219,8 @@ bool Greet(int fd, gpumux_guard_welcome* welcome, int fds[3]) {
   if (const char* hint = getenv(GPUMUX_ENV_TENANT))
     strncpy(hello.tenant_hint, hint, sizeof hello.tenant_hint - 1);
   const uint32_t id = ++s.next_request_id;
-  if (!Send(fd, GPUMUX_GUARD_HELLO, id, &hello, sizeof hello)) return false;
+  if (!Send(fd, GPUMUX_GUARD_HELLO, id, &hello, sizeof hello, s.page_fds, s.process && HavePages() ? 2 : 0))
+    return false;
   char payload[sizeof(gpumux_refused) + sizeof(gpumux_guard_welcome)];
   uint32_t bytes = 0;
   int count = 0;
@@ -213,6 +250,57 @@ bool MapPages(const int fds[3]) {
   s.tenant = tenant;
   s.process = process;
   __atomic_store_n(&g_launches, &process->gpus[0].launches, __ATOMIC_RELEASE);
+  return true;
+}
+
+// Another daemon answers: its limits and its tenant page instead of those that
+// nobody writes any more. The old ones stay mapped, as other threads may be
+// reading them.
+bool TakeNewPages(const int fds[3]) {
+  auto* limits = static_cast<gpumux_limits_page*>(Map(fds[0], PROT_READ));
+  auto* tenant = static_cast<gpumux_tenant_page*>(Map(fds[1], PROT_READ | PROT_WRITE));
+  bool same = limits && tenant && limits->magic == GPUMUX_LIMITS_MAGIC &&
+              limits->version == GPUMUX_PAGES_VERSION && tenant->magic == GPUMUX_TENANT_MAGIC &&
+              limits->gpu_count == static_cast<uint32_t>(s.gpu_count);
+  for (int i = 0; same && i < s.gpu_count; i++) {
+    same = memcmp(limits->gpus[i].uuid, s.limits->gpus[i].uuid, sizeof limits->gpus[i].uuid) == 0;
+  }
+  if (!same) {
+    if (limits) munmap(limits, GPUMUX_PAGE_BYTES);
+    if (tenant) munmap(tenant, GPUMUX_PAGE_BYTES);
+    return false;
+  }
+  __atomic_store_n(&s.limits, limits, __ATOMIC_SEQ_CST);
+  __atomic_store_n(&s.tenant, tenant, __ATOMIC_SEQ_CST);
+  return true;
+}
+
+// A connection to whoever is the daemon now, under request_lock. False: nobody,
+// or somebody who does not know this process.
+bool Reconnect() {
+  int fd = Connect();
+  gpumux_guard_welcome welcome;
+  int fds[3];
+  if (fd < 0) return false;
+  bool ours = Greet(fd, &welcome, fds);
+  if (ours) {
+    ours = welcome.resumed == GPUMUX_RESUMED_SAME ||
+           (welcome.resumed == GPUMUX_RESUMED_TAKEN_OVER && TakeNewPages(fds));
+    if (ours && welcome.resumed == GPUMUX_RESUMED_TAKEN_OVER) {
+      KeepPages(-1, fds[1]);
+      fds[1] = -1;
+    }
+    for (int f : fds) {
+      if (f >= 0) close(f);
+    }
+  }
+  if (!ours) {
+    close(fd);
+    return false;
+  }
+  s.fd = fd;
+  s.fd_inode = InodeOf(fd);
+  SetState(State::kInForce);
   return true;
 }
 
@@ -250,6 +338,10 @@ void InForkedChild() {
   s.request_lock.Reset();
   if (SocketIsOurs()) close(s.fd);
   s.fd = -1;
+  for (int i = 0; i < 2; i++) {
+    if (s.page_fds[i] > 0 && InodeOf(s.page_fds[i]) == s.page_inodes[i]) close(s.page_fds[i]);
+    s.page_fds[i] = 0;
+  }
   g_launches = nullptr;
   s.limits = nullptr;
   s.tenant = nullptr;
@@ -270,22 +362,10 @@ bool Call(uint16_t type, const void* request, uint32_t request_bytes, uint16_t r
       return false;
     }
     s.last_reconnect_ns = now;
-    int fd = Connect();
-    gpumux_guard_welcome welcome;
-    int fds[3];
-    bool ours = fd >= 0 && Greet(fd, &welcome, fds);
-    if (ours) {
-      for (int f : fds) close(f);
-      ours = welcome.resumed == 1;
-    }
-    if (!ours) {
-      if (fd >= 0) close(fd);
+    if (!Reconnect()) {
       LoseConnection();
       return false;
     }
-    s.fd = fd;
-    s.fd_inode = InodeOf(fd);
-    SetState(State::kInForce);
   }
   const uint32_t id = ++s.next_request_id;
   if (!Send(s.fd, type, id, request, request_bytes)) {
@@ -327,6 +407,8 @@ State Attach() {
         s.gpu_count = static_cast<int>(welcome.gpu_count);
         s.pid_outside = welcome.pid;
         fd = -1;
+        KeepPages(fds[2], fds[1]);
+        fds[1] = fds[2] = -1;
         s.process->pid = static_cast<int32_t>(getpid());
         if (!s.fork_handler_set) {
           s.fork_handler_set = true;
@@ -335,7 +417,9 @@ State Attach() {
         __atomic_or_fetch(&s.process->flags, GPUMUX_GUARD_IN_FORCE, __ATOMIC_SEQ_CST);
         result = State::kInForce;
       }
-      for (int f : fds) close(f);
+      for (int f : fds) {
+        if (f >= 0) close(f);
+      }
     }
     if (fd >= 0) close(fd);
   }
@@ -344,8 +428,8 @@ State Attach() {
   return result;
 }
 
-const gpumux_limits_page* Limits() { return s.limits; }
-gpumux_tenant_page* TenantPage() { return s.tenant; }
+const gpumux_limits_page* Limits() { return __atomic_load_n(&s.limits, __ATOMIC_ACQUIRE); }
+gpumux_tenant_page* TenantPage() { return __atomic_load_n(&s.tenant, __ATOMIC_ACQUIRE); }
 gpumux_process_gpu* Counters(int slot) { return &s.process->gpus[slot]; }
 
 int SlotOfUuid(const uint8_t uuid[16]) {
@@ -374,6 +458,11 @@ int SlotOfDevice(cuda::CUdevice device) {
 int SlotOfCurrentContext() {
   cuda::CUdevice device;
   return CurrentDevice(&device) ? SlotOfDevice(device) : kNoDevice;
+}
+
+void ReconnectAtOnce() {
+  Held held(s.request_lock);
+  s.last_reconnect_ns = 0;
 }
 
 bool RequestCredit(int slot, uint64_t bytes, CreditAnswer* answer) {

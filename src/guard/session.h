@@ -67,6 +67,8 @@ bool RequestCredit(int slot, uint64_t bytes, CreditAnswer* answer);
 struct MemoryAnswer {
   uint64_t total, used, free;
 };
+// Another daemon answers by now: the next request need not wait its second.
+void ReconnectAtOnce();
 bool RequestMemoryInfo(int slot, MemoryAnswer* answer);
 bool RequestContext(int slot, bool* granted);
 // The tenant's living processes. False: nobody says, and `list` has this one

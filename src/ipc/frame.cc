@@ -44,6 +44,8 @@ Shape ShapeOf(uint16_t type) {
     case GPUMUX_RUN_STARTED:
     case GPUMUX_RUN_ENDED:
     case GPUMUX_RUN_SUMMARY:
+    case GPUMUX_RUN_RESUME:
+    case GPUMUX_RUN_RESUMED:
       return {Kind::kText, 0};
     default:
       return {};

@@ -11,10 +11,11 @@
 namespace gpumux::ipc {
 namespace {
 
-Status SendText(SeqpacketSocket& socket, gpumux_message type, std::string_view json) {
+Status SendText(SeqpacketSocket& socket, gpumux_message type, std::string_view json,
+                std::span<const int> fds = {}) {
   const auto packet = EncodeText(type, 0, json);
   if (!packet) return tl::unexpected(packet.error());
-  return socket.Send(*packet);
+  return socket.Send(*packet, fds);
 }
 
 }  // namespace
@@ -22,11 +23,14 @@ Status SendText(SeqpacketSocket& socket, gpumux_message type, std::string_view j
 Result<SessionClient> SessionClient::Connect(const std::string& path) {
   auto socket = SeqpacketSocket::Connect(path);
   if (!socket) return tl::unexpected(socket.error());
-  return SessionClient(std::move(*socket));
+  return SessionClient(std::move(*socket), path);
 }
 
 Status SessionClient::SendRequest(std::string_view json) {
   return SendText(socket_, GPUMUX_RUN_REQUEST, json);
+}
+Status SessionClient::SendResume(std::string_view json, std::span<const int> locks) {
+  return SendText(socket_, GPUMUX_RUN_RESUME, json, locks);
 }
 Status SessionClient::SendStarted(std::string_view json) {
   return SendText(socket_, GPUMUX_RUN_STARTED, json);
@@ -57,6 +61,9 @@ Result<std::optional<SessionEvent>> SessionClient::Next(std::chrono::millisecond
       break;
     case GPUMUX_RUN_GRANTED:
       event.type = SessionEvent::Type::kGranted;
+      break;
+    case GPUMUX_RUN_RESUMED:
+      event.type = SessionEvent::Type::kResumed;
       break;
     case GPUMUX_RUN_SUMMARY:
       event.type = SessionEvent::Type::kSummary;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,7 +17,7 @@ namespace gpumux::ipc {
 
 // What the daemon says to `run`. `json` is as it came (not yet parsed).
 struct SessionEvent {
-  enum class Type { kQueued, kGranted, kRefused, kSummary, kClosed };
+  enum class Type { kQueued, kGranted, kRefused, kSummary, kResumed, kClosed };
   Type type = Type::kClosed;
   std::string json;
   std::vector<UniqueFd> locks;  // with kGranted: one a GPU
@@ -35,7 +36,11 @@ class SessionClient {
   // For poll(): readable when Next has something.
   int fd() const { return socket_.fd(); }
 
+  const std::string& path() const { return path_; }
+
   Status SendRequest(std::string_view json);
+  // To a daemon that took over; answered by kResumed or kRefused.
+  Status SendResume(std::string_view json, std::span<const int> locks);
   Status SendStarted(std::string_view json);
   Status SendEnded(std::string_view json);
 
@@ -44,8 +49,10 @@ class SessionClient {
   Result<std::optional<SessionEvent>> Next(std::chrono::milliseconds timeout);
 
  private:
-  explicit SessionClient(SeqpacketSocket socket) : socket_(std::move(socket)) {}
+  SessionClient(SeqpacketSocket socket, std::string path)
+      : socket_(std::move(socket)), path_(std::move(path)) {}
   SeqpacketSocket socket_;
+  std::string path_;
 };
 
 }  // namespace gpumux::ipc

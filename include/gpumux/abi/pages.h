@@ -117,13 +117,17 @@ struct gpumux_limits_page {
  *   granted_bytes + orphan_taken_bytes + n <= max(guaranteed_bytes, granted_bytes)
  * with the limits page's figures: burst bytes beyond the guarantee are the
  * daemon's to give, since two tenants could take the same. A death can only lose
- * room, never exceed the promise. The next daemon folds the sum into its ledger. */
+ * room, never exceed the promise. The next daemon closes the page
+ * (GPUMUX_ORPHANS_CLOSED) and counts what the processes have committed. */
 struct gpumux_tenant_page {
   uint32_t magic;
   uint32_t version;
   uint64_t reserved[7];
   uint64_t orphan_taken_bytes[GPUMUX_MAX_GPUS]; /* atomic */
 };
+
+/* In orphan_taken_bytes: another daemon answers, nobody takes bytes here any more. */
+#define GPUMUX_ORPHANS_CLOSED (1ull << 62)
 
 /* ProcessPage.flags, set by the guard */
 #define GPUMUX_GUARD_IN_FORCE 1u /* symbols routed and limits mapped */
@@ -140,7 +144,8 @@ struct gpumux_process_gpu {
   uint64_t contexts;            /* atomic; contexts that are charged */
   uint64_t launches;            /* relaxed count of kernel and graph launches */
   uint64_t unrouted;            /* look-ups of a hooked name that led to an unknown address */
-  uint64_t reserved[7];
+  uint64_t granted_bytes; /* written by the daemon alone, for its successor: credit given to this process */
+  uint64_t reserved[6];
 };
 
 struct gpumux_process_page {
@@ -170,6 +175,7 @@ static_assert(offsetof(gpumux_tenant_page, orphan_taken_bytes) == 64);
 static_assert(sizeof(gpumux_process_gpu) == 128);
 static_assert(offsetof(gpumux_process_gpu, committed_bytes) == 8);
 static_assert(offsetof(gpumux_process_gpu, launches) == 56);
+static_assert(offsetof(gpumux_process_gpu, granted_bytes) == 72);
 static_assert(offsetof(gpumux_process_page, flags) == 8);
 static_assert(offsetof(gpumux_process_page, gpus) == 128);
 static_assert(sizeof(gpumux_process_page) <= GPUMUX_PAGE_BYTES);

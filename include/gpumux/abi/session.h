@@ -12,7 +12,7 @@
  *
  *   guard (payloads are the structs below)          run (payloads are JSON)
  *   ───────────────────────────────────────         ────────────────────────
- *   GuardHello          ──▶                         RunRequest      ──▶
+ *   GuardHello [+ 2 fds] ──▶                        RunRequest      ──▶
  *                       ◀── GuardWelcome + 3 fds                    ◀── RunQueued (0..n)
  *                        or Refused                                 ◀── RunGranted + lock fds
  *   CreditRequest       ──▶                                          or Refused
@@ -24,6 +24,9 @@
  *   ContextNotice       ──▶   (no reply)
  *   ProcessListRequest  ──▶
  *                       ◀── ProcessList
+ *
+ * RunResume is the first message to a daemon that took over; RunResumed or Refused answers it,
+ * and then all is as if the daemon had never changed.
  *
  * A guard has one request under way at a time and matches the reply by
  * `request_id`. `run` keeps its connection open as long as the tenant lives: a
@@ -52,7 +55,7 @@ extern "C" {
 #endif
 
 #define GPUMUX_SESSION_MAGIC 0x58554d47u /* "GMUX" */
-#define GPUMUX_SESSION_VERSION 2u
+#define GPUMUX_SESSION_VERSION 3u
 /* A RunRequest carries the command line and labels; 60 KiB and the header stay
  * under the default socket buffer (208 KiB) with room for several. */
 #define GPUMUX_MAX_PAYLOAD 61440u
@@ -93,6 +96,8 @@ enum gpumux_message {
   GPUMUX_RUN_STARTED = 35,
   GPUMUX_RUN_ENDED = 36,
   GPUMUX_RUN_SUMMARY = 37,
+  GPUMUX_RUN_RESUME = 38, /* to a new daemon; fds: the lock sockets that `run` holds */
+  GPUMUX_RUN_RESUMED = 39,
 };
 
 /* Why a guard or a request was refused. */
@@ -111,6 +116,14 @@ enum gpumux_reason {
  * executed another program, and what the one before had on the GPU is gone. */
 #define GPUMUX_HELLO_HAS_PAGES 1u /* a reconnect: the pages of the session before are mapped */
 
+/* A process that had a session before says hello with two descriptors, its process
+ * page and its tenant page. */
+enum gpumux_resumed {
+  GPUMUX_RESUMED_NOT = 0,       /* all three pages are new */
+  GPUMUX_RESUMED_SAME = 1,      /* with the same daemon: the pages are the same */
+  GPUMUX_RESUMED_TAKEN_OVER = 2 /* by another: limits and tenant page are new, the process page goes on */
+};
+
 struct gpumux_guard_hello {
   uint32_t pages_version;
   int32_t ns_pid; /* getpid(): differs from SO_PEERCRED in a pid namespace */
@@ -123,7 +136,7 @@ struct gpumux_guard_welcome {
   uint32_t pages_version;
   uint32_t gpu_count;
   uint32_t strict;
-  uint32_t resumed; /* 1: this program had a session before; the pages are the same */
+  uint32_t resumed; /* enum gpumux_resumed */
   char tenant_id[GPUMUX_TENANT_ID_BYTES];
   int32_t pid; /* of this process, as gpumuxd sees it */
   uint32_t reserved32;

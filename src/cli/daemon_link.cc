@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/daemon_link.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "cli/daemon_start.h"
+#include "cli/run_request.h"
+
+namespace gpumux::cli {
+
+namespace {
+
+using ipc::SessionClient;
+using ipc::SessionEvent;
+using Steady = std::chrono::steady_clock;
+
+constexpr auto kStartAfter = std::chrono::seconds(1);
+constexpr auto kStartAgain = std::chrono::seconds(15);
+constexpr auto kAnswer = std::chrono::seconds(2);
+constexpr auto kLastLook = std::chrono::seconds(2);
+constexpr int kLookMs = 50;
+
+// In a process of its own, since it may take its time and this one forwards signals.
+void StartInBackground(const RuntimePaths& paths) {
+  // The daemon shall be no descendant of ours: not ours to adopt, for so long.
+  ::prctl(PR_SET_CHILD_SUBREAPER, 0);
+  if (::fork() == 0) {
+    (void)StartUserDaemon(paths);
+    ::_exit(0);
+  }
+}
+
+}  // namespace
+
+DaemonLink::DaemonLink(SessionClient session, Endpoints endpoints, std::string tenant_id,
+                       std::vector<int> locks)
+    : session_(std::move(session)),
+      endpoints_(std::move(endpoints)),
+      tenant_id_(std::move(tenant_id)),
+      locks_(std::move(locks)) {
+  own_daemon_ = session_->path() == endpoints_.own.session_socket;
+}
+
+bool DaemonLink::SendStarted(const std::string& json) {
+  if (session_ && !session_->SendStarted(json)) Lost();
+  return session_.has_value();
+}
+
+bool DaemonLink::SendEnded(const std::string& json) {
+  if (session_ && session_->SendEnded(json)) return true;
+  if (session_) Lost();
+  const auto until = Steady::now() + kLastLook;
+  while (!session_ && !unknown_ && Steady::now() < until) {
+    OnTick();
+    if (!session_) ::poll(nullptr, 0, kLookMs);
+  }
+  return session_ && session_->SendEnded(json);
+}
+
+void DaemonLink::OnReadable() {
+  const auto event = session_->Next(std::chrono::milliseconds(0));
+  if (!event || (*event && (*event)->type == SessionEvent::Type::kClosed)) Lost();
+}
+
+void DaemonLink::Lost() {
+  session_.reset();
+  alone_since_ = Steady::now();
+  start_after_ = alone_since_ + kStartAfter;
+  unknown_ = false;
+}
+
+void DaemonLink::OnTick() {
+  if (session_ || unknown_) return;
+  ComeBack();
+  if (session_) {
+    // Descendants that lose their parent are ours again.
+    ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+    return;
+  }
+  if (own_daemon_ && !unknown_ && Steady::now() >= start_after_) {
+    start_after_ = Steady::now() + kStartAgain;
+    StartInBackground(endpoints_.own);
+  }
+}
+
+void DaemonLink::ComeBack() {
+  for (const RuntimePaths& paths : endpoints_.all) {
+    auto client = SessionClient::Connect(paths.session_socket);
+    if (!client || !client->SendResume(RunResumeJson(tenant_id_, pid_), locks_)) continue;
+    const auto event = client->Next(std::chrono::duration_cast<std::chrono::milliseconds>(kAnswer));
+    if (!event || !*event) continue;
+    if ((*event)->type == SessionEvent::Type::kResumed) {
+      session_ = std::move(*client);
+      return;
+    }
+    // Its store was lost, or it is another's: the program runs on without.
+    if ((*event)->type == SessionEvent::Type::kRefused) unknown_ = true;
+  }
+}
+
+}  // namespace gpumux::cli

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/store.h"
+
+#include <fmt/format.h>
+#include <sqlite3.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "base/log.h"
+
+namespace gpumux::daemon {
+
+namespace {
+
+// What a death of the process cannot undo is enough: after a power cut there is
+// no tenant either. So nothing waits for a disk.
+constexpr char kSetUp[] =
+    "PRAGMA journal_mode=WAL;"
+    "PRAGMA synchronous=OFF;"
+    "CREATE TABLE IF NOT EXISTS leases (number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, record TEXT NOT "
+    "NULL);";
+
+struct Finalize {
+  void operator()(sqlite3_stmt* statement) const { sqlite3_finalize(statement); }
+};
+using Statement = std::unique_ptr<sqlite3_stmt, Finalize>;
+
+Statement Prepare(sqlite3* db, const char* sql) {
+  sqlite3_stmt* statement = nullptr;
+  sqlite3_prepare_v2(db, sql, -1, &statement, nullptr);
+  return Statement(statement);
+}
+
+std::string Text(sqlite3_stmt* statement, int column) {
+  const auto* text = reinterpret_cast<const char*>(sqlite3_column_text(statement, column));
+  return text ? std::string(text, static_cast<size_t>(sqlite3_column_bytes(statement, column)))
+              : std::string();
+}
+
+bool IsSound(sqlite3* db) {
+  const Statement check = Prepare(db, "PRAGMA quick_check(1)");
+  return check && sqlite3_step(check.get()) == SQLITE_ROW && Text(check.get(), 0) == "ok";
+}
+
+}  // namespace
+
+void Store::Close::operator()(sqlite3* db) const { sqlite3_close(db); }
+
+Store::Store(const std::string& path) : path_(path) {
+  Status opened = Open();
+  if (!opened && opened.error().code == Code::kInvalid) {
+    LogError("{}; it is put aside as {}.broken", opened.error().ToString(), path_);
+    db_.reset();
+    for (const char* suffix : {"-wal", "-shm"}) std::remove((path_ + suffix).c_str());
+    if (std::rename(path_.c_str(), (path_ + ".broken").c_str()) == 0) opened = Open();
+  }
+  if (!opened) {
+    LogError("no new promises: {}", opened.error().ToString());
+    db_.reset();
+  }
+}
+
+Status Store::Open() {
+  sqlite3* db = nullptr;
+  const int opened = sqlite3_open_v2(
+      path_.c_str(), &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOFOLLOW, nullptr);
+  db_.reset(db);
+  if (opened != SQLITE_OK) {
+    return Fail(Code::kUnavailable,
+                fmt::format("cannot open {}: {}", path_, db ? sqlite3_errmsg(db) : "no memory"));
+  }
+  const int set_up = sqlite3_exec(db, kSetUp, nullptr, nullptr, nullptr);
+  if (set_up == SQLITE_CORRUPT || set_up == SQLITE_NOTADB || (set_up == SQLITE_OK && !IsSound(db))) {
+    return Fail(Code::kInvalid, fmt::format("{} is broken", path_));
+  }
+  if (set_up != SQLITE_OK) {
+    return Fail(Code::kUnavailable, fmt::format("cannot write {}: {}", path_, sqlite3_errmsg(db)));
+  }
+  return {};
+}
+
+Status Store::Run(const char* sql, const std::vector<std::string>& values) {
+  if (!db_) return Fail(Code::kUnavailable, fmt::format("{} cannot be used", path_), "see gpumuxd.log");
+  const Statement statement = Prepare(db_.get(), sql);
+  int at = 0;
+  for (const std::string& value : values) {
+    if (statement)
+      sqlite3_bind_text(statement.get(), ++at, value.data(), static_cast<int>(value.size()),
+                        SQLITE_TRANSIENT);
+  }
+  if (statement && sqlite3_step(statement.get()) == SQLITE_DONE) return {};
+  return Fail(Code::kUnavailable, fmt::format("cannot write {}: {}", path_, sqlite3_errmsg(db_.get())),
+              "make room on that file system");
+}
+
+Status Store::Put(const std::string& id, const std::string& record) {
+  return Run(
+      "INSERT INTO leases (id, record) VALUES (?1, ?2) ON CONFLICT (id) DO UPDATE SET record = "
+      "excluded.record",
+      {id, record});
+}
+
+Status Store::Remove(const std::string& id) { return Run("DELETE FROM leases WHERE id = ?1", {id}); }
+
+Result<std::vector<std::pair<std::string, std::string>>> Store::All() {
+  std::vector<std::pair<std::string, std::string>> all;
+  if (!db_) return Fail(Code::kUnavailable, fmt::format("{} cannot be used", path_));
+  const Statement statement = Prepare(db_.get(), "SELECT id, record FROM leases ORDER BY number");
+  int step = SQLITE_ERROR;
+  while (statement && (step = sqlite3_step(statement.get())) == SQLITE_ROW) {
+    all.emplace_back(Text(statement.get(), 0), Text(statement.get(), 1));
+  }
+  if (step != SQLITE_DONE)
+    return Fail(Code::kUnavailable, fmt::format("cannot read {}: {}", path_, sqlite3_errmsg(db_.get())));
+  return all;
+}
+
+}  // namespace gpumux::daemon

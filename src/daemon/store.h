@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+
+struct sqlite3;
+
+namespace gpumux::daemon {
+
+// The leases of a daemon's life and of those before it, so that the next one can
+// take them over (docs/design/takeover.md). A file in the runtime directory: it
+// need not outlive the machine, only the process. One thread.
+class Store {
+ public:
+  // Never fails: a store that cannot be opened or written refuses every Put
+  // with the reason, and a broken file is put aside.
+  explicit Store(const std::string& path);
+
+  // kUnavailable: not written, e.g. the disk is full.
+  Status Put(const std::string& id, const std::string& record);
+  Status Remove(const std::string& id);
+  // (id, record), in the order in which they were first put.
+  Result<std::vector<std::pair<std::string, std::string>>> All();
+
+ private:
+  struct Close {
+    void operator()(sqlite3* db) const;
+  };
+  Status Open();
+  Status Run(const char* sql, const std::vector<std::string>& values);
+
+  std::string path_;
+  std::unique_ptr<sqlite3, Close> db_;
+};
+
+}  // namespace gpumux::daemon

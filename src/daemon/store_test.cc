@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/store.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "daemon/lease_record.h"
+
+namespace gpumux::daemon {
+namespace {
+
+class StoreTest : public ::testing::Test {
+ protected:
+  StoreTest() {
+    char name[] = "/tmp/gpumux-store.XXXXXX";
+    dir_ = mkdtemp(name);
+  }
+  ~StoreTest() override { std::filesystem::remove_all(dir_); }
+  std::string path() const { return dir_ + "/leases.db"; }
+  std::string dir_;
+};
+
+TEST_F(StoreTest, KeepsRowsInTheOrderInWhichTheyCame) {
+  {
+    Store store(path());
+    ASSERT_TRUE(store.Put("b", "1"));
+    ASSERT_TRUE(store.Put("a", "2"));
+    ASSERT_TRUE(store.Put("c", "3"));
+    ASSERT_TRUE(store.Put("b", "4"));
+    ASSERT_TRUE(store.Remove("a"));
+    ASSERT_TRUE(store.Remove("never there"));
+  }
+  Store again(path());
+  const auto rows = again.All();
+  ASSERT_TRUE(rows);
+  EXPECT_EQ(*rows, (std::vector<std::pair<std::string, std::string>>{{"b", "4"}, {"c", "3"}}));
+}
+
+TEST_F(StoreTest, TakesAnyBytes) {
+  Store store(path());
+  const std::string odd("'; DROP TABLE leases; --\0\xff", 27);
+  ASSERT_TRUE(store.Put(odd, odd));
+  EXPECT_EQ((*store.All())[0].second, odd);
+}
+
+TEST_F(StoreTest, RefusesWhatItCannotWrite) {
+  Store store(dir_ + "/no/such/folder/leases.db");
+  const Status put = store.Put("a", "1");
+  ASSERT_FALSE(put);
+  EXPECT_EQ(put.error().code, Code::kUnavailable);
+  EXPECT_FALSE(store.All());
+}
+
+LeaseRecord Example() {
+  LeaseRecord record;
+  record.id = "t-0123456789ab";
+  record.uid = 1000;
+  record.run = {100, 5};
+  record.child = ProcessName{101, 6};
+  record.mode = core::Mode::kExclusive;
+  record.mode_reason = "asked for";
+  core::Share share;
+  share.gpu.bytes[3] = 7;
+  share.guaranteed_bytes = 1 << 30;
+  record.shares = {share, share};
+  record.shares[1].limit_bytes = 2u << 30;
+  record.peak_bytes = {1, 2};
+  record.request = R"({"name":"a"})";
+  record.admitted = Time(123456789);
+  record.waited_seconds = 1.5;
+  record.guard_seen = true;
+  record.stop_reason = "stopped by root";
+  record.stop_signal = 15;
+  return record;
+}
+
+TEST(LeaseRecord, ComesBackAsItWas) {
+  const LeaseRecord record = Example();
+  const auto back = ParseLeaseRecord(FormatLeaseRecord(record));
+  ASSERT_TRUE(back) << back.error().ToString();
+  EXPECT_EQ(back->id, record.id);
+  EXPECT_EQ(back->uid, record.uid);
+  EXPECT_EQ(back->run, record.run);
+  EXPECT_EQ(back->child, record.child);
+  EXPECT_EQ(back->mode, record.mode);
+  EXPECT_EQ(back->shares[0].gpu, record.shares[0].gpu);
+  EXPECT_EQ(back->shares[0].guaranteed_bytes, record.shares[0].guaranteed_bytes);
+  EXPECT_EQ(back->shares[0].limit_bytes, record.shares[0].limit_bytes);
+  EXPECT_EQ(back->shares[1].limit_bytes, record.shares[1].limit_bytes);
+  EXPECT_EQ(back->peak_bytes, record.peak_bytes);
+  EXPECT_EQ(back->request, record.request);
+  EXPECT_EQ(back->admitted, record.admitted);
+  EXPECT_EQ(back->waited_seconds, record.waited_seconds);
+  EXPECT_EQ(back->guard_seen, record.guard_seen);
+  EXPECT_EQ(back->stop_reason, record.stop_reason);
+  EXPECT_EQ(back->stop_signal, record.stop_signal);
+}
+
+TEST(LeaseRecord, AnythingElseIsInvalid) {
+  const std::string good = FormatLeaseRecord(Example());
+  for (const char* text :
+       {"", "{}", "[]", "null", "{\"version\":2}", "nonsense", "{\"version\":1,\"id\":5}"}) {
+    EXPECT_FALSE(ParseLeaseRecord(text)) << text;
+  }
+  // Every member is needed, and each byte lost is noticed or harmless.
+  for (size_t cut = 0; cut < good.size(); ++cut) {
+    std::string text = good;
+    text.erase(cut, 1);
+    (void)ParseLeaseRecord(text);
+    EXPECT_FALSE(ParseLeaseRecord(good.substr(0, cut)));
+  }
+}
+
+}  // namespace
+}  // namespace gpumux::daemon

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The leases of a daemon that is gone (docs/design/takeover.md).
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/kill_point.h"
+#include "base/log.h"
+#include "base/process.h"
+#include "daemon/lease_record.h"
+#include "daemon/leases.h"
+#include "daemon/user_name.h"
+
+namespace gpumux::daemon {
+
+namespace {
+
+bool Lives(const ProcessName& process) {
+  const auto stat = ReadProcessStat(process.pid);
+  return stat && stat->start_time == process.start_time && stat->state != 'Z';
+}
+
+// The process itself, or nothing if the pid is another's by now.
+std::optional<UniqueFd> OpenProcess(const ProcessName& process) {
+  auto pidfd = OpenPidfd(process.pid);
+  if (!pidfd || !Lives(process)) return std::nullopt;
+  return std::move(*pidfd);
+}
+
+}  // namespace
+
+Status Leases::Save(const Tenant& tenant) {
+  return store_.Put(tenant.id, FormatLeaseRecord({.id = tenant.id,
+                                                  .uid = tenant.uid,
+                                                  .run = tenant.run,
+                                                  .child = tenant.child,
+                                                  .mode = tenant.mode,
+                                                  .mode_reason = tenant.mode_reason,
+                                                  .shares = tenant.shares,
+                                                  .peak_bytes = tenant.peak_bytes,
+                                                  .request = tenant.request.text,
+                                                  .admitted = tenant.admitted,
+                                                  .admitted_wall = tenant.admitted_wall,
+                                                  .waited_seconds = tenant.waited_seconds,
+                                                  .guard_seen = tenant.guard_seen,
+                                                  .stop_reason = tenant.stop_reason,
+                                                  .stop_signal = tenant.stop_signal}));
+}
+
+Status Leases::MakePages(Tenant& tenant) {
+  std::vector<TenantPages::Gpu> gpus;
+  for (size_t slot = 0; slot < tenant.gpus.size(); ++slot) {
+    const GpuState& gpu = *machine_.gpus()[tenant.gpus[slot]];
+    gpus.push_back({tenant.shares[slot].gpu, gpu.ledger.TotalBytes(), gpu.cost.ChargeBytes()});
+  }
+  auto pages = TenantPages::Create(tenant.id, gpus, tenant.request.strict, machine_.source().simulated);
+  if (!pages) return tl::unexpected(pages.error());
+  tenant.pages = std::move(*pages);
+  return {};
+}
+
+void Leases::TakeOver() {
+  const auto rows = store_.All();
+  if (!rows) return;
+  for (const auto& [id, record] : *rows) TakeOver(id, record);
+  if (!tenants_.live().empty()) LogInfo("took over {} lease(s)", tenants_.live().size());
+}
+
+void Leases::TakeOver(const std::string& id, const std::string& text) {
+  auto record = ParseLeaseRecord(text);
+  auto request =
+      record ? ParseRunRequest(record->request) : Result<RunRequest>(tl::unexpected(record.error()));
+  const auto give_up = [&](const std::string& why) {
+    LogError("the lease {} of an earlier daemon is not taken over: {}", id, why);
+    (void)store_.Remove(id);
+  };
+  if (!request) return give_up(request.error().ToString());
+  if (record->id != id) return give_up("its row is another's");
+  auto tenant = std::make_unique<Tenant>();
+  for (const core::Share& share : record->shares) {
+    const auto index = machine_.Find(share.gpu);
+    if (!index) return give_up("GPU " + share.gpu.ToString() + " is gone");
+    tenant->gpus.push_back(*index);
+  }
+  tenant->id = id;
+  tenant->uid = record->uid;
+  tenant->run = record->run;
+  tenant->child = record->child;
+  tenant->mode = record->mode;
+  tenant->mode_reason = record->mode_reason;
+  tenant->shares = record->shares;
+  tenant->peak_bytes = record->peak_bytes;
+  tenant->readings_above.resize(tenant->gpus.size());
+  tenant->request = std::move(*request);
+  tenant->admitted = record->admitted;
+  tenant->admitted_wall = record->admitted_wall;
+  tenant->waited_seconds = record->waited_seconds;
+  tenant->guard_seen = record->guard_seen;
+  tenant->stop_reason = record->stop_reason;
+  tenant->stop_signal = record->stop_signal;
+  tenant->state = tenant->child ? TenantState::kRunning : TenantState::kStarting;
+  if (Status made = MakePages(*tenant); !made) return give_up(made.error().ToString());
+  for (size_t slot = 0; slot < tenant->gpus.size(); ++slot) {
+    GpuState& gpu = *machine_.gpus()[tenant->gpus[slot]];
+    if (gpu.ledger.AddTenant(id, tenant->shares[slot].guaranteed_bytes, tenant->shares[slot].limit_bytes)) {
+      gpu.mode = tenant->mode;
+      continue;
+    }
+    for (size_t undo = 0; undo < slot; ++undo) machine_.gpus()[tenant->gpus[undo]]->ledger.RemoveTenant(id);
+    return give_up(fmt::format("its bytes are not there on GPU {}", gpu.device.index));
+  }
+  Tenant& added = tenants_.Add(std::move(tenant));
+  KillPoint("lease-taken");
+  if (auto run = OpenProcess(added.run)) {
+    added.run_expected = true;
+    added.run_pidfd = std::move(*run);
+    added.run_death = loop_.OnReadable(added.run_pidfd.get(), [this, &added] {
+      added.run_death = {};
+      added.run_expected = false;
+      if (!added.child) added.child_ended = true;
+      CheckEnd(added);
+    });
+  }
+  auto child = added.child ? OpenProcess(*added.child) : std::nullopt;
+  if (child) {
+    WatchChild(added, std::move(*child));
+  } else if (added.child || !added.run_expected) {
+    added.child_ended = true;
+  }
+  if (added.request.time_limit) {
+    const Time left = added.admitted + *added.request.time_limit - clock_.Now();
+    added.time_limit = loop_.After(std::max<Time>(left, Time(0)),
+                                   [this, id] { (void)Stop(id, StopRequest{}, "its time was over"); });
+  }
+  // A stop begins anew: how much of its grace time is over was not worth a row.
+  if (!added.stop_reason.empty()) {
+    added.state = TenantState::kStopping;
+    Signal(added, added.stop_signal);
+    added.stop_timer = loop_.After(StopRequest{}.grace, [this, id] { Kill(id); });
+  }
+  LogInfo("tenant {} ({}) of {} is taken over: {}", id, added.request.ask.name, UserName(added.uid),
+          child ? "its program runs" : "its program is gone");
+  // Once NVML was asked who of it is on a GPU.
+  loop_.Post([this, id] {
+    if (Tenant* taken = tenants_.Find(id)) CheckEnd(*taken);
+  });
+}
+
+void Leases::EndStaleLease(const ProcessName& run) {
+  for (const auto& [id, tenant] : tenants_.live()) {
+    if (tenant->run != run || !tenant->run_expected || tenant->child) continue;
+    tenant->run_expected = false;
+    tenant->child_ended = true;
+    CheckEnd(*tenant);
+    return;
+  }
+}
+
+void Leases::Resume(uint64_t session, const ipc::PeerIdentity& peer, const RunResume& resume,
+                    std::vector<UniqueFd> locks) {
+  Tenant* tenant = tenants_.Find(resume.tenant);
+  const auto run = peer.pid > 0 ? NameProcess(peer.pid) : std::nullopt;
+  if (!tenant || !run || tenant->run != *run || !tenant->run_expected) {
+    return send_refused(session, {Code::kNotFound, "no lease " + resume.tenant + " of this command", ""});
+  }
+  KillPoint("run-resuming");
+  for (UniqueFd& lock : locks) machine_.TakeClaim(std::move(lock));
+  tenant->session = session;
+  tenant->run_death = {};
+  tenant->run_pidfd.reset();
+  if (!send_resumed(session)) return HungUp(session);
+  if (resume.pid && !tenant->child) Started(session, *resume.pid);
+  LogInfo("tenant {}: its run is back", tenant->id);
+  ScheduleSoon();
+}
+
+}  // namespace gpumux::daemon
