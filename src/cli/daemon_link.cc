@@ -6,6 +6,8 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "cli/daemon_start.h"
 #include "cli/run_request.h"
 
@@ -21,6 +23,7 @@ constexpr auto kStartAfter = std::chrono::seconds(1);
 constexpr auto kStartAgain = std::chrono::seconds(15);
 constexpr auto kAnswer = std::chrono::seconds(2);
 constexpr auto kLastLook = std::chrono::seconds(2);
+constexpr auto kShortLook = std::chrono::milliseconds(500);  // at a daemon that others start
 constexpr int kLookMs = 50;
 
 // In a process of its own, since it may take its time and this one forwards signals.
@@ -52,7 +55,9 @@ bool DaemonLink::SendStarted(const std::string& json) {
 bool DaemonLink::SendEnded(const std::string& json) {
   if (session_ && session_->SendEnded(json)) return true;
   if (session_) Lost();
-  const auto until = Steady::now() + kLastLook;
+  // At once: there is nothing else to wait for.
+  const auto until = Steady::now() + (own_daemon_ ? kLastLook : kShortLook);
+  start_after_ = std::min(start_after_, Steady::now());
   while (!session_ && !unknown_ && Steady::now() < until) {
     OnTick();
     if (!session_) ::poll(nullptr, 0, kLookMs);

@@ -4,7 +4,9 @@
 // status it has, what signals do, and what happens when the daemon goes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 
 #include <filesystem>
@@ -109,7 +111,8 @@ TEST(Run, WaitsIsCancelledAndTimesOut) {
   EXPECT_EQ(ran.out, "ran\n");
 }
 
-TEST(Run, GoesOnWithoutItsDaemonAndSaysSo) {
+// A program whose daemon dies ends; another daemon may start, or cannot.
+void EndWithoutItsDaemon(bool another) {
   Sandbox box;
   const std::string go = box.dir() + "/go";
   Process run = box.Gpumux({"run", "--summary", "--", "sh", "-c",
@@ -119,12 +122,18 @@ TEST(Run, GoesOnWithoutItsDaemonAndSaysSo) {
   ASSERT_EQ(daemons.size(), 1u);
   ::kill(daemons[0], SIGKILL);
   ASSERT_TRUE(WaitUntil("the daemon is gone", [&] { return Daemons(box).empty(); }));
+  const int lock = ::open((box.runtime_dir() + "/sim/gpumuxd.lock").c_str(), O_RDWR | O_CLOEXEC);
+  if (!another) EXPECT_EQ(::flock(lock, LOCK_EX | LOCK_NB), 0);
   EXPECT_FALSE(run.Ended());
   std::ofstream(go) << "go";
   const Outcome ended = run.Wait();
   EXPECT_EQ(ended.exit_code, 3);
-  EXPECT_THAT(ended.err, HasSubstr("record of this run is missing"));
+  EXPECT_THAT(ended.err, HasSubstr(another ? "done in" : "record of this run is missing"));
+  ::close(lock);
 }
+
+TEST(Run, GoesOnWithoutItsDaemonAndSaysSo) { EndWithoutItsDaemon(false); }
+TEST(Run, IsRecordedByTheNextDaemon) { EndWithoutItsDaemon(true); }
 
 TEST(Run, ReturnsWithItsProgramWhileWhatThatLeftKeepsTheLease) {
   Sandbox box;
