@@ -76,11 +76,12 @@ Result<SessionClient> ConnectAny(const Endpoints& endpoints) {
 // our connect and our request: then once more.
 Result<SessionClient> SendRequest(const Endpoints& endpoints, const std::string& request) {
   Status sent;
-  for (int attempt = 0; attempt < 2; ++attempt) {
+  for (int attempt = 0; attempt < 3; ++attempt) {
     auto client = ConnectAny(endpoints);
     if (!client && client.error().message == "no daemon runs") {
-      if (const Status started = StartUserDaemon(endpoints.own); !started)
-        return tl::unexpected(started.error());
+      // One that died as it started may have died of something else than us.
+      sent = StartUserDaemon(endpoints.own);
+      if (!sent) continue;
       client = SessionClient::Connect(endpoints.own.session_socket);
     }
     if (!client) {

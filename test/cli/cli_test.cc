@@ -2,9 +2,9 @@
 //
 // `gpumux` as a process, with a real daemon on the software GPU: whose exit
 // status it has, what signals do, and what happens when the daemon goes.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/socket.h>
@@ -123,7 +123,9 @@ void EndWithoutItsDaemon(bool another) {
   ::kill(daemons[0], SIGKILL);
   ASSERT_TRUE(WaitUntil("the daemon is gone", [&] { return Daemons(box).empty(); }));
   const int lock = ::open((box.runtime_dir() + "/sim/gpumuxd.lock").c_str(), O_RDWR | O_CLOEXEC);
-  if (!another) EXPECT_EQ(::flock(lock, LOCK_EX | LOCK_NB), 0);
+  if (!another) {
+    EXPECT_EQ(::flock(lock, LOCK_EX | LOCK_NB), 0);
+  }
   EXPECT_FALSE(run.Ended());
   std::ofstream(go) << "go";
   const Outcome ended = run.Wait();
