@@ -120,12 +120,13 @@ void EndWithoutItsDaemon(bool another) {
   ASSERT_TRUE(WaitUntil("the program is ready", [&] { return run.Out() == "ready\n"; }));
   const auto daemons = Daemons(box);
   ASSERT_EQ(daemons.size(), 1u);
-  ::kill(daemons[0], SIGKILL);
-  ASSERT_TRUE(WaitUntil("the daemon is gone", [&] { return Daemons(box).empty(); }));
-  const int lock = ::open((box.runtime_dir() + "/sim/gpumuxd.lock").c_str(), O_RDWR | O_CLOEXEC);
+  // Whoever holds this is about to start a daemon: nobody else does.
+  const int lock = ::open((box.runtime_dir() + "/sim/start.lock").c_str(), O_RDWR | O_CLOEXEC);
   if (!another) {
     EXPECT_EQ(::flock(lock, LOCK_EX | LOCK_NB), 0);
   }
+  ::kill(daemons[0], SIGKILL);
+  ASSERT_TRUE(WaitUntil("the daemon is gone", [&] { return Daemons(box).empty(); }));
   EXPECT_FALSE(run.Ended());
   std::ofstream(go) << "go";
   const Outcome ended = run.Wait();
