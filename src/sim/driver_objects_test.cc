@@ -27,5 +27,11 @@ TEST(DriverObjects, GraphNodesTakeWhatTheyTookOnAnH200) {
   EXPECT_EQ(BytesOfGraphNodes(347), 0u);
 }
 
+// docs/results/2026-11-29-h200/local-memory.txt.
+TEST(DriverObjects, GreenContextsTakeWhatTheyTookOnAnH200) {
+  EXPECT_EQ(PagesOfGreenContext(32) * kPageBytes, 4194304u);
+  EXPECT_EQ(PagesOfGreenContext(100) * kPageBytes, 6291456u);
+}
+
 }  // namespace
 }  // namespace gpumux::sim

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The structures of graph_types.h against NVIDIA's header, where a toolkit is installed.
+// The structures of graph_types.h and resources.h against NVIDIA's header, where a toolkit is installed.
 #include <cuda.h>
 #include <gtest/gtest.h>
 
 #include "softgpu/driver/graph_types.h"
+#include "softgpu/driver/resources.h"
 
 namespace gpumux::softgpu {
 namespace {
@@ -48,6 +49,12 @@ static_assert(sizeof(ExecUpdateResult) == sizeof(CUgraphExecUpdateResultInfo));
 static_assert(kConditionalNode == static_cast<int>(CU_GRAPH_NODE_TYPE_CONDITIONAL));
 static_assert(kMemoryBarrier == static_cast<int>(CU_STREAM_MEM_OP_BARRIER));
 static_assert(kArrayMemory == static_cast<int>(CU_MEMORYTYPE_ARRAY));
+
+static_assert(sizeof(Resource) == sizeof(CUdevResource));
+static_assert(offsetof(Resource, sms) == offsetof(CUdevResource, sm.smCount));
+static_assert(offsetof(Resource, min_sms) == offsetof(CUdevResource, sm.minSmPartitionSize));
+static_assert(offsetof(Resource, alignment) == offsetof(CUdevResource, sm.smCoscheduledAlignment));
+static_assert(kSmResource == static_cast<int>(CU_DEV_RESOURCE_TYPE_SM));
 
 // Nothing happens at run time: that this file compiles is the test.
 TEST(SoftGpuLayout, AsInNvidiasHeader) { SUCCEED(); }

@@ -49,10 +49,10 @@ std::shared_ptr<Capture> Captures::Of(Stream* stream) {
   return it != streams_.end() ? it->second : nullptr;
 }
 
-bool Captures::BlocksLegacy(Context* context) {
+bool Captures::BlocksLegacy(const Stream* legacy) {
   Lock lock(Graphs::Get().mutex());
   return std::any_of(streams_.begin(), streams_.end(), [&](const auto& entry) {
-    return entry.first->context == context && entry.first->blocking();
+    return entry.first->owner() == legacy->owner() && entry.first->blocking();
   });
 }
 
@@ -140,7 +140,7 @@ std::optional<CUresult> Captures::ImplicitLocked(Stream* stream) {
   if (!stream->legacy) return std::nullopt;
   bool found = false;
   for (const auto& [other, capture] : streams_) {
-    if (other->context != stream->context || !other->blocking()) continue;
+    if (other->owner() != stream->owner() || !other->blocking()) continue;
     capture->invalidated = true;
     found = true;
   }
@@ -195,7 +195,7 @@ CUresult Captures::CheckContext(Context* context) {
   Lock lock(Graphs::Get().mutex());
   bool found = false;
   for (const auto& [stream, capture] : streams_) {
-    if (stream->context != context) continue;
+    if (!stream->BelongsTo(context)) continue;
     capture->invalidated = true;
     found = true;
   }

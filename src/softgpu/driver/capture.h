@@ -62,8 +62,8 @@ class Captures {
   cuda::CUresult Begin(Stream* stream, int mode, Graph* into, const std::vector<cuda::CUgraphNode>& after);
   cuda::CUresult End(Stream* stream, cuda::CUgraph* out);
   std::shared_ptr<Capture> Of(Stream* stream);
-  // Whether a stream that the context's legacy stream waits for is captured.
-  bool BlocksLegacy(Context* context);
+  // Whether a stream that this legacy stream waits for is captured.
+  bool BlocksLegacy(const Stream* legacy);
   // The stream is being destroyed.
   void RemoveStream(Stream* stream);
   cuda::CUresult UpdateDependencies(Stream* stream, const std::vector<cuda::CUgraphNode>& nodes,

@@ -60,7 +60,7 @@ CUresult Query(CUstream handle, const Info& info) {
   // being captured; the question does no harm.
   GPUMUX_GRAPHS_LOCK();
   if (stream->legacy) {
-    return Captures::Get().BlocksLegacy(context) ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT : CUDA_SUCCESS;
+    return Captures::Get().BlocksLegacy(stream) ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT : CUDA_SUCCESS;
   }
   const auto capture = Captures::Get().Of(stream);
   if (capture == nullptr) return CUDA_SUCCESS;

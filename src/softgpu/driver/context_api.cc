@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <mutex>
 #include <unordered_set>
+#include <utility>
 
 #include "sim/gpu_spec.h"
 #include "softgpu/driver/api.h"
@@ -67,6 +68,7 @@ CUresult Activate(Context* context) {
     return CUDA_ERROR_UNKNOWN;
   }
   context->sticky = CUDA_SUCCESS;
+  context->users = 1;
   context->stack_bytes = sim::kH200.default_stack_bytes;
   context->heap_bytes = kDefaultHeapBytes;
   context->printf_bytes = Context::kDefaultPrintfBytes;
@@ -79,6 +81,7 @@ CUresult Activate(Context* context) {
 }
 
 void Deactivate(Context* context) {
+  for (Context* green : std::exchange(context->green_contexts, {})) green->alive = false;
   Engine::Get().RemoveContext(context);
   context->alive.store(false, std::memory_order_release);
   Arrays::Get().RemoveContext(context);
@@ -135,7 +138,7 @@ CUresult Destroy(CUcontext handle) {
   GPUMUX_REQUIRE_INIT();
   Context* context = FromHandle(handle);
   if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (context == nullptr || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
+  if (context == nullptr || context->primary || context->base != nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   std::lock_guard lock(LifeMutex());
   if (!context->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   Deactivate(context);
@@ -143,14 +146,10 @@ CUresult Destroy(CUcontext handle) {
   return CUDA_SUCCESS;
 }
 
-CUresult ReleasePrimary(CUdevice ordinal) {
+CUresult Release(CUdevice ordinal) {
   GPUMUX_REQUIRE_INIT();
   Device* device = Driver::Get().FindDevice(ordinal);
-  if (device == nullptr) return CUDA_ERROR_INVALID_DEVICE;
-  std::lock_guard lock(LifeMutex());
-  if (device->primary_count == 0) return CUDA_ERROR_INVALID_CONTEXT;
-  if (--device->primary_count == 0) Deactivate(device->primary);
-  return CUDA_SUCCESS;
+  return device != nullptr ? ReleasePrimary(device) : CUDA_ERROR_INVALID_DEVICE;
 }
 
 CUresult ResetPrimary(CUdevice ordinal) {
@@ -182,14 +181,66 @@ Context* FromHandle(CUcontext handle) {
   return known.contexts.contains(handle) ? reinterpret_cast<Context*>(handle) : nullptr;
 }
 
-Context* CurrentOrNull() { return Stack().empty() ? nullptr : Stack().back(); }
+Context* FromGreenHandle(CUgreenCtx handle) {
+  if (handle == nullptr) return nullptr;
+  Context* context = FromHandle(reinterpret_cast<CUcontext>(reinterpret_cast<uint32_t*>(handle) - 1));
+  return context != nullptr && context->base != nullptr ? context : nullptr;
+}
+
+Context* CurrentOrNull() { return Stack().empty() ? nullptr : Base(Stack().back()); }
+
+Context* CurrentGreen() {
+  return !Stack().empty() && Stack().back()->base != nullptr ? Stack().back() : nullptr;
+}
 
 CUresult CurrentContext(Context** context) {
   if (!Initialized()) return CUDA_ERROR_NOT_INITIALIZED;
   *context = CurrentOrNull();
   if (*context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-  if (!(*context)->alive.load(std::memory_order_acquire)) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  if (!Stack().back()->alive.load(std::memory_order_acquire) ||
+      !(*context)->alive.load(std::memory_order_acquire)) {
+    return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  }
   return (*context)->sticky.load(std::memory_order_acquire);
+}
+
+CUresult RetainPrimary(Device* device, Context** out) {
+  std::lock_guard lock(LifeMutex());
+  if (device->primary == nullptr) device->primary = NewContext(device, true);
+  device->primary->api_version = 3020;
+  if (device->primary_count == 0) {
+    if (CUresult result = Activate(device->primary); result != CUDA_SUCCESS) return result;
+  }
+  ++device->primary_count;
+  *out = device->primary;
+  return CUDA_SUCCESS;
+}
+
+CUresult ReleasePrimary(Device* device) {
+  std::lock_guard lock(LifeMutex());
+  if (device->primary_count == 0) return CUDA_ERROR_INVALID_CONTEXT;
+  if (--device->primary_count == 0) Deactivate(device->primary);
+  return CUDA_SUCCESS;
+}
+
+Context* AddGreenContext(Context* primary, unsigned sms) {
+  Context* green = NewContext(primary->device, false);
+  green->api_version = primary->api_version;
+  green->base = primary;
+  green->sms = sms;
+  Engine::Get().AddContext(green);
+  std::lock_guard lock(LifeMutex());
+  primary->green_contexts.push_back(green);
+  green->alive.store(true, std::memory_order_release);
+  return green;
+}
+
+bool EndGreenContext(Context* green) {
+  std::lock_guard lock(LifeMutex());
+  if (!green->alive.exchange(false)) return false;
+  Engine::Get().RemoveContext(green);
+  std::erase(green->base->green_contexts, green);
+  return true;
 }
 
 GPUMUX_CU cuCtxCreate(CUcontext* out, unsigned flags, CUdevice device) {
@@ -226,18 +277,13 @@ GPUMUX_CU cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice ordinal) {
   Device* device = Driver::Get().FindDevice(ordinal);
   if (device == nullptr) return CUDA_ERROR_INVALID_DEVICE;
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  std::lock_guard lock(LifeMutex());
-  if (device->primary == nullptr) device->primary = NewContext(device, true);
-  device->primary->api_version = 3020;
-  if (device->primary_count == 0) {
-    if (CUresult result = Activate(device->primary); result != CUDA_SUCCESS) return result;
-  }
-  ++device->primary_count;
-  *out = Handle(device->primary);
+  Context* context = nullptr;
+  if (CUresult result = RetainPrimary(device, &context); result != CUDA_SUCCESS) return result;
+  *out = Handle(context);
   return CUDA_SUCCESS;
 }
-GPUMUX_CU cuDevicePrimaryCtxRelease(CUdevice device) { return ReleasePrimary(device); }
-GPUMUX_CU cuDevicePrimaryCtxRelease_v2(CUdevice device) { return ReleasePrimary(device); }
+GPUMUX_CU cuDevicePrimaryCtxRelease(CUdevice device) { return Release(device); }
+GPUMUX_CU cuDevicePrimaryCtxRelease_v2(CUdevice device) { return Release(device); }
 GPUMUX_CU cuDevicePrimaryCtxReset(CUdevice device) { return ResetPrimary(device); }
 GPUMUX_CU cuDevicePrimaryCtxReset_v2(CUdevice device) { return ResetPrimary(device); }
 GPUMUX_CU cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned flags) {
@@ -335,7 +381,7 @@ GPUMUX_CU cuCtxSetFlags(unsigned flags) {
 }
 GPUMUX_CU cuCtxGetId(CUcontext handle, unsigned long long* id) {
   GPUMUX_REQUIRE_INIT();
-  Context* context = handle != nullptr ? FromHandle(handle) : CurrentOrNull();
+  Context* context = handle != nullptr ? FromHandle(handle) : Stack().empty() ? nullptr : Stack().back();
   if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   if (id == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *id = context->id;
@@ -444,11 +490,12 @@ CUresult Synchronize(CUcontext handle) {
   Context* context = nullptr;
   if (handle == nullptr) {
     if (CUresult error = CurrentContext(&context); error != CUDA_SUCCESS) return error;
+    context = Stack().back();  // a green one waits for its own work
   } else {
     GPUMUX_REQUIRE_INIT();
     context = FromHandle(handle);
     if (context == nullptr || !context->alive) return CUDA_ERROR_INVALID_CONTEXT;
-    if (CUresult error = context->sticky; error != CUDA_SUCCESS) return error;
+    if (CUresult error = Base(context)->sticky; error != CUDA_SUCCESS) return error;
   }
   if (CUresult captured = Captures::ForbidContext(context); captured != CUDA_SUCCESS) return captured;
   const CUresult result = Engine::Get().SynchronizeContext(context);

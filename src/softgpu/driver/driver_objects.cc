@@ -44,11 +44,20 @@ bool AddGraphNodes(Context* context, uint64_t count) {
 }
 void RemoveGraphNodes(Context* context, uint64_t count) { Remove(context, &Context::graph_nodes, count); }
 
+bool AddGreenMemory(Context* primary, unsigned sms) {
+  return Add(primary, &Context::green_pages, sim::PagesOfGreenContext(sms),
+             [](uint64_t pages) { return pages * sim::kPageBytes; });
+}
+void RemoveGreenMemory(Context* primary, unsigned sms) {
+  Remove(primary, &Context::green_pages, sim::PagesOfGreenContext(sms));
+}
+
 void GiveDriverObjects(Context* context) {
   std::lock_guard lock(Mutex());
-  const uint64_t bytes = context->stream_objects.taken + context->graph_nodes.taken;
+  const uint64_t bytes =
+      context->stream_objects.taken + context->graph_nodes.taken + context->green_pages.taken;
   if (bytes > 0) Driver::Get().Change(*context->device, Op::kGive, bytes);
-  context->stream_objects = context->graph_nodes = {};
+  context->stream_objects = context->graph_nodes = context->green_pages = {};
 }
 
 }  // namespace gpumux::softgpu

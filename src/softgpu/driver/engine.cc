@@ -79,6 +79,11 @@ void Engine::Wake() {
 
 void Engine::AddContext(Context* context) {
   Lock lock(mutex_);
+  if (context->base != nullptr) {
+    context->green_stream = MakeStream(context, CU_STREAM_DEFAULT, 0);
+    context->green_stream->legacy = true;
+    return;
+  }
   context->legacy = std::make_unique<Stream>();
   context->legacy->context = context;
   context->legacy->legacy = true;
@@ -88,6 +93,12 @@ void Engine::AddContext(Context* context) {
 void Engine::RemoveContext(Context* context) {
   SynchronizeContext(context);
   Lock lock(mutex_);
+  context->after.clear();
+  if (context->base != nullptr) {
+    blocked_.erase(context->green_stream);
+    streams_.erase(context->green_stream);
+    return;
+  }
   FailLocked(context, CUDA_ERROR_CONTEXT_IS_DESTROYED);
   std::erase_if(streams_, [&](const auto& entry) { return entry.first->context == context; });
   std::erase_if(events_, [&](const auto& entry) { return entry.first->context == context; });
@@ -98,11 +109,16 @@ void Engine::RemoveContext(Context* context) {
 }
 
 Stream* Engine::CreateStream(Context* context, unsigned flags, int priority) {
+  Lock lock(mutex_);
+  return MakeStream(context, flags, priority);
+}
+
+Stream* Engine::MakeStream(Context* context, unsigned flags, int priority) {
   auto stream = std::make_unique<Stream>();
-  stream->context = context;
+  stream->context = Base(context);
+  stream->green = context->base != nullptr ? context : nullptr;
   stream->flags = flags;
   stream->priority = priority;
-  Lock lock(mutex_);
   stream->id = next_id_++;
   Stream* raw = stream.get();
   streams_.emplace(raw, std::move(stream));
@@ -120,8 +136,12 @@ CUresult Engine::DestroyStream(CUstream handle) {
 }
 
 Stream* Engine::FindStream(Context* context, CUstream handle) {
-  if (handle == nullptr || handle == kLegacyStream) return context->legacy.get();
+  const Context* green = CurrentGreen();
+  if (handle == nullptr || handle == kLegacyStream) {
+    return green != nullptr && green->base == context ? green->green_stream : context->legacy.get();
+  }
   if (handle == kPerThreadStream) {
+    if (green != nullptr) return nullptr;
     OwnStream& own = OfThisThread<OwnStreams>()[context->id];
     {
       Lock lock(mutex_);
@@ -158,14 +178,21 @@ void Engine::Push(Stream* stream, const WorkPtr& work, Lock& lock) {
     return;
   }
   // The legacy stream waits for all streams that block, and they for it.
+  Context* owner = stream->owner();
+  const Stream* legacy = owner->base != nullptr ? owner->green_stream : owner->legacy.get();
   if (stream->legacy) {
     for (const auto& [other, owned] : streams_) {
-      if (other->context == context && other->blocking() && !other->pending.empty()) {
+      if (other->owner() == owner && other->blocking() && !other->pending.empty()) {
         work->after.push_back(other->pending.back());
       }
     }
-  } else if (stream->blocking() && !context->legacy->pending.empty()) {
-    work->after.push_back(context->legacy->pending.back());
+  } else if (stream->blocking() && !legacy->pending.empty()) {
+    work->after.push_back(legacy->pending.back());
+  }
+  for (Context* of : {context, stream->green}) {
+    if (of == nullptr || of->after.empty()) continue;
+    std::erase_if(of->after, [](const WorkPtr& before) { return before->done; });
+    work->after.insert(work->after.end(), of->after.begin(), of->after.end());
   }
   stream->pending.push_back(work);
   Pump(stream);
@@ -316,7 +343,7 @@ CUresult Engine::SynchronizeStream(Stream* stream) {
   if (!stream->pending.empty()) works.push_back(stream->pending.back());
   if (stream->legacy) {
     for (const auto& [other, owned] : streams_) {
-      if (other->context == context && other->blocking() && !other->pending.empty()) {
+      if (other->owner() == stream->owner() && other->blocking() && !other->pending.empty()) {
         works.push_back(other->pending.back());
       }
     }
@@ -331,9 +358,9 @@ CUresult Engine::SynchronizeContext(Context* context) {
     works.push_back(context->legacy->pending.back());
   }
   for (const auto& [stream, owned] : streams_) {
-    if (stream->context == context && !stream->pending.empty()) works.push_back(stream->pending.back());
+    if (stream->BelongsTo(context) && !stream->pending.empty()) works.push_back(stream->pending.back());
   }
-  return WaitFor(works, context, lock);
+  return WaitFor(works, Base(context), lock);
 }
 
 CUresult Engine::QueryStream(Stream* stream) {
@@ -348,112 +375,6 @@ bool Engine::IsIdle(uint64_t stream_id) {
     if (stream->id == stream_id) return stream->pending.empty();
   }
   return true;
-}
-
-// --- events
-
-Event* Engine::CreateEvent(Context* context, unsigned flags) {
-  auto event = std::make_unique<Event>();
-  event->context = context;
-  event->flags = flags;
-  Event* raw = event.get();
-  Lock lock(mutex_);
-  events_.emplace(raw, std::move(event));
-  return raw;
-}
-
-Event* Engine::FindEvent(CUevent handle) {
-  Lock lock(mutex_);
-  auto it = events_.find(reinterpret_cast<Event*>(handle));
-  return it != events_.end() ? it->first : nullptr;
-}
-
-CUresult Engine::DestroyEvent(CUevent handle) {
-  Lock lock(mutex_);
-  return events_.erase(reinterpret_cast<Event*>(handle)) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
-}
-
-void Engine::Record(Event* event, Stream* stream) {
-  auto work = std::make_shared<Work>();
-  work->kind = Work::Kind::kRecord;
-  Lock lock(mutex_);
-  event->recorded = work;
-  // An idle stream reaches the point at once, whenever its last work ended.
-  if (stream->pending.empty()) stream->last_end_ns = NowNs();
-  Push(stream, work, lock);
-  if (event->shared == nullptr) return;
-  auto tell = std::make_shared<Work>();
-  tell->kind = Work::Kind::kEffect;
-  tell->effect = [shared = event->shared, number = event->shared->Record()] {
-    shared->Complete(number);
-    return true;
-  };
-  Push(stream, tell, lock);
-}
-
-void Engine::Wait(Stream* stream, Event* event) {
-  auto work = std::make_shared<Work>();
-  work->kind = Work::Kind::kWait;
-  Lock lock(mutex_);
-  if (event->shared != nullptr) {
-    const uint64_t number = event->shared->Recorded();
-    if (event->shared->IsComplete(number)) return;
-    work->kind = Work::Kind::kPoll;
-    work->poll = [shared = event->shared, number] {
-      return shared->IsComplete(number) ? Work::Poll::kDone : Work::Poll::kNotYet;
-    };
-    Push(stream, work, lock);
-    return;
-  }
-  if (event->recorded == nullptr || event->recorded->done) return;
-  work->after.push_back(event->recorded);
-  Push(stream, work, lock);
-}
-
-WorkPtr Engine::Recorded(Event* event) {
-  Lock lock(mutex_);
-  return event->recorded;
-}
-
-void Engine::SetRecorded(Event* event, WorkPtr work) {
-  Lock lock(mutex_);
-  event->recorded = std::move(work);
-}
-
-CUresult Engine::SynchronizeEvent(Event* event) {
-  Lock lock(mutex_);
-  if (const auto shared = event->shared) {
-    const uint64_t number = shared->Recorded();
-    while (!shared->IsComplete(number)) {
-      if (CUresult error = event->context->sticky; error != CUDA_SUCCESS) return error;
-      lock.unlock();
-      poll(nullptr, 0, 1);
-      lock.lock();
-    }
-    return event->context->sticky;
-  }
-  if (event->recorded == nullptr) return CUDA_SUCCESS;
-  return WaitFor({event->recorded}, event->context, lock);
-}
-
-CUresult Engine::QueryEvent(Event* event) {
-  Lock lock(mutex_);
-  if (CUresult error = event->context->sticky; error != CUDA_SUCCESS) return error;
-  if (event->shared != nullptr) {
-    return event->shared->IsComplete(event->shared->Recorded()) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
-  }
-  return event->recorded == nullptr || event->recorded->done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
-}
-
-CUresult Engine::Elapsed(Event* start, Event* end, float* ms) {
-  Lock lock(mutex_);
-  if (((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING) != 0 || start->recorded == nullptr ||
-      end->recorded == nullptr) {
-    return CUDA_ERROR_INVALID_HANDLE;
-  }
-  if (!start->recorded->done || !end->recorded->done) return CUDA_ERROR_NOT_READY;
-  *ms = static_cast<float>(static_cast<double>(end->recorded->end_ns - start->recorded->end_ns) / 1e6);
-  return CUDA_SUCCESS;
 }
 
 // --- failure

@@ -49,6 +49,7 @@ using WorkPtr = std::shared_ptr<Work>;
 
 struct Stream {
   Context* context = nullptr;
+  Context* green = nullptr;  // the green context that it was made in
   uint64_t id = 0;
   unsigned flags = 0;
   int priority = 0;
@@ -58,6 +59,10 @@ struct Stream {
   int64_t last_end_ns = 0;
 
   bool blocking() const { return (flags & cuda::CU_STREAM_NON_BLOCKING) == 0; }
+  // Whose default stream it minds.
+  Context* owner() const { return green != nullptr ? green : context; }
+  // A primary context has the streams of its green contexts too.
+  bool BelongsTo(const Context* other) const { return context == other || green == other; }
 };
 
 struct Event {
@@ -84,7 +89,8 @@ class Engine {
   bool Start();
 
   void AddContext(Context* context);
-  // Waits for its work, then forgets its streams and events.
+  // Waits for its work, then forgets its streams and events; of a green context
+  // its default stream alone.
   void RemoveContext(Context* context);
 
   Stream* CreateStream(Context* context, unsigned flags, int priority);
@@ -110,6 +116,9 @@ class Engine {
   cuda::CUresult DestroyEvent(cuda::CUevent handle);
   void Record(Event* event, Stream* stream);
   void Wait(Stream* stream, Event* event);
+  // The same for all streams of a context: its work so far, and its work from now on.
+  void RecordAll(Event* event, Context* context);
+  void WaitAll(Context* context, Event* event);
   // For graphs: the work that stands for the event's latest record.
   WorkPtr Recorded(Event* event);
   void SetRecorded(Event* event, WorkPtr work);
@@ -123,6 +132,8 @@ class Engine {
  private:
   using Lock = std::unique_lock<std::mutex>;
 
+  Stream* MakeStream(Context* context, unsigned flags, int priority);
+  void PushAlone(Context* context, const WorkPtr& work, Lock& lock);
   void Push(Stream* stream, const WorkPtr& work, Lock& lock);
   void PushOrRun(Stream* stream, const WorkPtr& work, Lock& lock);
   void Pump(Stream* stream);

@@ -21,6 +21,8 @@ inline constexpr auto CUDA_ERROR_CAPTURED_EVENT = static_cast<cuda::CUresult>(90
 inline constexpr auto CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD = static_cast<cuda::CUresult>(908);
 inline constexpr auto CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE = static_cast<cuda::CUresult>(910);
 inline constexpr auto CUDA_ERROR_INVALID_CLUSTER_SIZE = static_cast<cuda::CUresult>(912);
+inline constexpr auto CUDA_ERROR_INVALID_RESOURCE_TYPE = static_cast<cuda::CUresult>(914);
+inline constexpr auto CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION = static_cast<cuda::CUresult>(915);
 inline constexpr auto CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED = static_cast<cuda::CUresult>(712);
 inline constexpr auto CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED = static_cast<cuda::CUresult>(713);
 

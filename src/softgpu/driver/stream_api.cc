@@ -21,7 +21,8 @@ CUresult Create(CUstream* out, unsigned flags, int priority) {
   GPUMUX_REQUIRE_CONTEXT(context);
   if (out == nullptr || (flags & ~CU_STREAM_NON_BLOCKING) != 0) return CUDA_ERROR_INVALID_VALUE;
   if (!AddStream(context)) return CUDA_ERROR_OUT_OF_MEMORY;
-  *out = reinterpret_cast<CUstream>(Engine::Get().CreateStream(context, flags, std::clamp(priority, -5, 0)));
+  *out = reinterpret_cast<CUstream>(Engine::Get().CreateStream(
+      CurrentGreen() != nullptr ? CurrentGreen() : context, flags, std::clamp(priority, -5, 0)));
   return CUDA_SUCCESS;
 }
 
@@ -32,6 +33,8 @@ CUresult Destroy(CUstream handle) {
     Captures::Get().RemoveStream(stream);
   }
   Stream* stream = Engine::Get().FindStream(context, handle);
+  if (stream != nullptr && stream->green != nullptr && !stream->green->alive)
+    return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   Context* owner = stream != nullptr ? stream->context : nullptr;
   const CUresult result = Engine::Get().DestroyStream(handle);
   if (result == CUDA_SUCCESS && owner != nullptr) RemoveStream(owner);
@@ -98,7 +101,15 @@ CUresult RecordEvent(CUevent event_handle, CUstream handle, unsigned flags = 0) 
 int Priority(const Stream& stream) { return stream.priority; }
 unsigned Flags(const Stream& stream) { return stream.flags; }
 unsigned long long Id(const Stream& stream) { return stream.id; }
-CUcontext ContextOf(const Stream& stream) { return Handle(stream.context); }
+CUcontext ContextOf(const Stream& stream) { return Handle(stream.owner()); }
+CUcontext BaseOf(const Stream& stream) { return Handle(stream.context); }
+CUgreenCtx GreenOf(const Stream& stream) { return GreenHandle(stream.green); }
+
+CUresult ReadBoth(CUstream stream, CUcontext* out, CUgreenCtx* green) {
+  if (green == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult result = Read(stream, out, BaseOf);
+  return result == CUDA_SUCCESS ? Read(stream, green, GreenOf) : result;
+}
 CUdevice DeviceOf(const Stream& stream) { return stream.context->device->ordinal; }
 
 }  // namespace
@@ -130,13 +141,12 @@ GPUMUX_CU cuStreamGetCtx_ptsz(CUstream stream, CUcontext* out) {
   return Read(PerThread(stream), out, ContextOf);
 }
 GPUMUX_CU cuStreamGetCtx_v2(CUstream stream, CUcontext* out, CUgreenCtx* green) {
-  if (green != nullptr) *green = nullptr;
-  return Read(stream, out, ContextOf);
+  return ReadBoth(stream, out, green);
 }
 GPUMUX_CU cuStreamGetCtx_v2_ptsz(CUstream stream, CUcontext* out, CUgreenCtx* green) {
-  if (green != nullptr) *green = nullptr;
-  return Read(PerThread(stream), out, ContextOf);
+  return ReadBoth(PerThread(stream), out, green);
 }
+GPUMUX_CU cuStreamGetGreenCtx(CUstream stream, CUgreenCtx* out) { return Read(stream, out, GreenOf); }
 GPUMUX_CU cuStreamGetDevice(CUstream stream, CUdevice* out) { return Read(stream, out, DeviceOf); }
 GPUMUX_CU cuStreamGetDevice_ptsz(CUstream stream, CUdevice* out) {
   return Read(PerThread(stream), out, DeviceOf);

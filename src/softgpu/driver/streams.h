@@ -7,7 +7,8 @@
 // Declares `name`, the stream that `handle` means to `context`, or returns.
 #define GPUMUX_REQUIRE_STREAM(name, context, handle)                                              \
   ::gpumux::softgpu::Stream* name = ::gpumux::softgpu::Engine::Get().FindStream(context, handle); \
-  if (name == nullptr) return CUDA_ERROR_INVALID_HANDLE
+  if (name == nullptr) return CUDA_ERROR_INVALID_HANDLE;                                          \
+  if (name->green != nullptr && !name->green->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED
 
 namespace gpumux::softgpu {
 
