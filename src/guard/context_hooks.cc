@@ -3,7 +3,9 @@
 // A context takes device memory that no allocation shows (518 MiB on an H200).
 // The daemon charges it before it exists and corrects the figure by NVML after.
 #include "guard/allocations.h"
+#include "guard/contexts.h"
 #include "guard/credit.h"
+#include "guard/current_context.h"
 #include "guard/driver.h"
 #include "guard/driver_objects.h"
 #include "guard/limits.h"
@@ -19,23 +21,13 @@ namespace {
 
 struct Context {
   int slot;
-  uint32_t users;
+  unsigned uses;  // cuCtxAttach and cuCtxDetach
 };
 
-constinit Lock g_lock;                // held across the driver's call: two threads may retain at once
 constinit KeyMap<Context> g_created;  // by cuCtxCreate*
 constinit uint32_t g_contexts[GPUMUX_MAX_GPUS] = {};
 constinit CUcontext g_primary[GPUMUX_MAX_GPUS] = {};
 constinit uint32_t g_retained[GPUMUX_MAX_GPUS] = {};  // times the primary context was, here
-
-// As the driver says; where it does not answer, as this process's own calls have it.
-bool PrimaryIsActive(CUdevice device, int slot) {
-  unsigned flags = 0;
-  int active = 0;
-  const bool told = Real().cuDevicePrimaryCtxGetState &&
-                    Real().cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS;
-  return told ? active != 0 : g_retained[slot] > 0;
-}
 
 // May a context on `slot` be made? Refused only by the tenant's limit: without a
 // daemon the limits page says what a context costs.
@@ -52,6 +44,7 @@ void Gone(int slot, CUcontext context) {
   if (g_contexts[slot] > 0) g_contexts[slot]--;
   const bool last = g_contexts[slot] == 0;
   const uint64_t bytes = DropContext(context, slot, last) + DropLimits(context) + DropObjects(context);
+  ForgetGreenOf(context);
   if (bytes) Release(slot, bytes);
   RefreshPools(slot, last);
   NoticeContexts(slot, g_contexts[slot]);
@@ -63,7 +56,7 @@ CUresult CreateContext(CUcontext* out, CUdevice device, Create&& create) {
   const int slot = SlotOfDevice(device);
   if (slot == kNoDevice) return create();
   if (slot == kNotOurs) return CUDA_ERROR_OUT_OF_MEMORY;
-  Held held(g_lock);
+  Held held(g_contexts_lock);
   if (!Charge(slot)) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult r = create();
   if (r == CUDA_SUCCESS && out) {
@@ -77,7 +70,7 @@ CUresult CreateContext(CUcontext* out, CUdevice device, Create&& create) {
 template <typename Destroy>
 CUresult DestroyContext(CUcontext context, Destroy&& destroy) {
   if (!InForce()) return destroy();
-  Held held(g_lock);
+  Held held(g_contexts_lock);
   ForgetSmallKernels();  // their handles may become others'
   const CUresult r = destroy();
   Context known;
@@ -93,23 +86,81 @@ CUresult EndPrimary(CUdevice device, bool all, Call&& call) {
   if (!InForce()) return call();
   const int slot = SlotOfDevice(device);
   if (slot < 0) return call();
-  Held held(g_lock);
+  Held held(g_contexts_lock);
   const bool was_active = PrimaryIsActive(device, slot);
   ForgetSmallKernels();
   const CUresult r = call();
   if (r != CUDA_SUCCESS) return r;
-  if (g_retained[slot] > 0) g_retained[slot] = all ? 0 : g_retained[slot] - 1;
-  if (was_active && !PrimaryIsActive(device, slot)) Gone(slot, g_primary[slot]);
+  if (all) g_retained[slot] = 0;
+  LeavePrimary(device, slot, was_active);
   return r;
+}
+
+// Of a context that was made here, or of the primary one.
+template <typename Call>
+CUresult DetachContext(CUcontext context, Call&& call) {
+  if (!InForce()) return call();
+  {
+    Held held(g_contexts_lock);
+    Context* known = g_created.Find(reinterpret_cast<uint64_t>(context));
+    if (known && known->uses > 1) {
+      const CUresult r = call();
+      if (r == CUDA_SUCCESS) known->uses--;
+      return r;
+    }
+    if (!known) context = nullptr;
+  }
+  if (context) return DestroyContext(context, call);
+  CUdevice device;
+  return CurrentDevice(&device) ? EndPrimary(device, false, call) : call();
 }
 
 }  // namespace
 
+constinit Lock g_contexts_lock;
+
+// As the driver says; where it does not answer, as this process's own calls have it.
+bool PrimaryIsActive(CUdevice device, int slot) {
+  unsigned flags = 0;
+  int active = 0;
+  const bool told = Real().cuDevicePrimaryCtxGetState &&
+                    Real().cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS;
+  return told ? active != 0 : g_retained[slot] > 0;
+}
+
+CUresult RetainPrimary(CUdevice device, int slot, CUcontext* context) {
+  const bool active = PrimaryIsActive(device, slot);
+  if (!active && !Charge(slot)) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult r = Through(Real().cuDevicePrimaryCtxRetain, context, device);
+  if (r == CUDA_SUCCESS) g_retained[slot]++;
+  if (active) return r;
+  if (r == CUDA_SUCCESS && context) {
+    g_primary[slot] = *context;
+    g_contexts[slot]++;
+  }
+  NoticeContexts(slot, g_contexts[slot]);
+  return r;
+}
+
+CUcontext ActivePrimary(CUdevice device, int slot) {
+  return PrimaryIsActive(device, slot) ? g_primary[slot] : nullptr;
+}
+
+void JoinPrimary(int slot) { g_retained[slot]++; }
+
+void LeavePrimary(CUdevice device, int slot, bool was_active) {
+  if (g_retained[slot] > 0) g_retained[slot]--;
+  if (!was_active || PrimaryIsActive(device, slot)) return;
+  Gone(slot, g_primary[slot]);
+  g_primary[slot] = nullptr;
+}
+
 void ForgetContexts() {
-  g_lock.Reset();
+  g_contexts_lock.Reset();
   g_created.Forget();
   for (auto& count : g_contexts) count = 0;
   for (auto& count : g_retained) count = 0;
+  ForgetGreenContexts();
 }
 
 }  // namespace gpumux::guard
@@ -166,30 +217,23 @@ CUresult cuCtxDestroy_v2(CUcontext ctx) {
   return DestroyContext(ctx, [&] { return Through(Real().cuCtxDestroy_v2, ctx); });
 }
 
-// The current context has one user more ...
 CUresult cuCtxAttach(CUcontext* ctx, unsigned flags) {
-  auto call = [&] { return Through(Real().cuCtxAttach, ctx, flags); };
-  if (!InForce() || !ctx) return call();
-  Held held(g_lock);
-  const CUresult r = call();
-  Context* known = r == CUDA_SUCCESS ? g_created.Find(reinterpret_cast<uint64_t>(*ctx)) : nullptr;
-  if (known) known->users++;
+  const CUresult r = Through(Real().cuCtxAttach, ctx, flags);
+  if (r != CUDA_SUCCESS || !ctx || !InForce()) return r;
+  Held held(g_contexts_lock);
+  Context* known = g_created.Find(reinterpret_cast<uint64_t>(*ctx));
+  const int slot = SlotOfCurrentContext();
+  if (known) {
+    known->uses++;
+  } else if (slot >= 0) {
+    JoinPrimary(slot);
+  }
   return r;
 }
 
-// ... or one less, and is destroyed with the last.
+// One user less; a context that nobody uses is destroyed.
 CUresult cuCtxDetach(CUcontext ctx) {
-  auto call = [&] { return Through(Real().cuCtxDetach, ctx); };
-  if (!InForce()) return call();
-  Held held(g_lock);
-  ForgetSmallKernels();
-  const CUresult r = call();
-  Context* known = r == CUDA_SUCCESS ? g_created.Find(reinterpret_cast<uint64_t>(ctx)) : nullptr;
-  if (!known || --known->users > 0) return r;
-  const int slot = known->slot;
-  g_created.Erase(reinterpret_cast<uint64_t>(ctx), nullptr);
-  Gone(slot, ctx);
-  return r;
+  return DetachContext(ctx, [&] { return Through(Real().cuCtxDetach, ctx); });
 }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext* ctx, CUdevice dev) {
@@ -198,18 +242,8 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* ctx, CUdevice dev) {
   const int slot = SlotOfDevice(dev);
   if (slot == kNoDevice) return call();
   if (slot == kNotOurs) return CUDA_ERROR_OUT_OF_MEMORY;
-  Held held(g_lock);
-  const bool active = PrimaryIsActive(dev, slot);
-  if (!active && !Charge(slot)) return CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult r = call();
-  if (r == CUDA_SUCCESS) g_retained[slot]++;
-  if (active) return r;
-  if (r == CUDA_SUCCESS && ctx) {
-    g_primary[slot] = *ctx;
-    g_contexts[slot]++;
-  }
-  NoticeContexts(slot, g_contexts[slot]);
-  return r;
+  Held held(g_contexts_lock);
+  return RetainPrimary(dev, slot, ctx);
 }
 
 CUresult cuDevicePrimaryCtxRelease(CUdevice dev) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "guard/current_context.h"
 
+#include "guard/contexts.h"
 #include "guard/driver.h"
 #include "guard/session.h"
 #include "guard/wrappers.h"
@@ -61,7 +62,9 @@ bool DeviceOfStream(CUstream stream, CUdevice* device) {
 
 CUcontext CurrentContext() {
   CUcontext context = nullptr;
-  if (Real().cuCtxGetCurrent && Real().cuCtxGetCurrent(&context) == CUDA_SUCCESS) t_told.context = context;
+  if (Real().cuCtxGetCurrent && Real().cuCtxGetCurrent(&context) == CUDA_SUCCESS) {
+    t_told.context = BaseOf(context);
+  }
   return t_told.context;
 }
 

@@ -14,7 +14,7 @@ bool CurrentDevice(cuda::CUdevice* device);
 // The device whose memory `stream` allocates: its context's, which need not be
 // the current one.
 bool DeviceOfStream(cuda::CUstream stream, cuda::CUdevice* device);
-// Null if none is current.
+// What the call is booked in: of a green context the primary one. Null if none is current.
 cuda::CUcontext CurrentContext();
 
 }  // namespace gpumux::guard

@@ -4,6 +4,7 @@
 #include "guard/driver_objects.h"
 
 #include "guard/allocations.h"
+#include "guard/contexts.h"
 #include "guard/credit.h"
 #include "guard/current_context.h"
 #include "guard/lock.h"
@@ -15,9 +16,11 @@ namespace gpumux::guard {
 
 namespace {
 
+constexpr unsigned kKinds = 3;
+
 struct Account {
   int slot;
-  uint64_t live[2], most[2];  // by kind
+  uint64_t live[kKinds], most[kKinds];
   uint64_t charged;
 };
 
@@ -27,11 +30,19 @@ constinit Lock g_growing;
 constinit KeyMap<Account> g_accounts;  // by context
 
 // The most that `count` more objects take: two pages a stream (one for its
-// queue, now and then one that many share); a page for what the nodes begin.
+// queue, now and then one that many share); a page for what the nodes begin; four
+// pages a green context (measured: two with 32 SMs, three with 100).
 uint64_t AtMost(Objects kind, uint64_t count) {
   constexpr uint64_t kNodeBytes = 4096;
-  return kind == Objects::kStreams ? 2 * count * kDevicePageBytes
-                                   : RoundUp(count * kNodeBytes, kDevicePageBytes);
+  switch (kind) {
+    case Objects::kStreams:
+      return 2 * count * kDevicePageBytes;
+    case Objects::kGraphNodes:
+      return RoundUp(count * kNodeBytes, kDevicePageBytes);
+    case Objects::kGreenContexts:
+      return 4 * count * kDevicePageBytes;
+  }
+  return 0;
 }
 // Nodes that can run at the same time take more than those in a row, which their
 // number does not show: charged all the same, up to so many times.
@@ -45,15 +56,20 @@ uint64_t DeviceFree() {
 }
 
 bool BeginObjects(Objects kind, uint64_t count, ObjectsCall* call) {
-  call->slot = SlotOfCurrentContext();
-  const CUcontext context = CurrentContext();
+  const int slot = SlotOfCurrentContext();
+  return BeginObjectsIn(CurrentContext(), slot, kind, count, call);
+}
+
+bool BeginObjectsIn(CUcontext context, int slot, Objects kind, uint64_t count, ObjectsCall* call) {
+  call->slot = slot;
   if (count == 0 || call->slot < 0 || !context) return true;
   call->context = reinterpret_cast<uint64_t>(context);
   {
     Held held(g_lock);
-    const Account* account = g_accounts.Insert(call->context, Account{call->slot, {0, 0}, {0, 0}, 0});
+    const Account* account = g_accounts.Insert(call->context, Account{call->slot, {}, {}, 0});
     const auto k = static_cast<unsigned>(kind);
-    if (!account || account->live[k] + count <= account->most[k]) return true;
+    if (!account) return true;
+    if (kind != Objects::kGreenContexts && account->live[k] + count <= account->most[k]) return true;
   }
   call->reserved = AtMost(kind, count);
   if (!Reserve(call->slot, call->reserved)) return false;
@@ -79,7 +95,7 @@ void EndObjects(Objects kind, uint64_t count, const ObjectsCall& call, bool made
   // Where the driver did not say: all that it may be.
   if (call.free_before == 0 || free_now == 0) taken = call.reserved;
   if (!made) taken = 0;
-  const uint64_t bound = kind == Objects::kStreams ? call.reserved : kParallelNodes * call.reserved;
+  const uint64_t bound = kind == Objects::kGraphNodes ? kParallelNodes * call.reserved : call.reserved;
   if (taken > bound) taken = bound;
   taken -= taken % kDevicePageBytes;
   if (!account) taken = 0;
@@ -97,7 +113,7 @@ void RemoveObjects(Objects kind, uint64_t count, CUcontext context) {
 
 uint64_t DropObjects(CUcontext context) {
   Held held(g_lock);
-  Account gone = {0, {0, 0}, {0, 0}, 0};
+  Account gone = {0, {}, {}, 0};
   return g_accounts.Erase(reinterpret_cast<uint64_t>(context), &gone) ? gone.charged : 0;
 }
 
@@ -108,6 +124,13 @@ void ForgetObjects() {
 }
 
 namespace {
+
+// As it is booked: of a green context, the primary one.
+bool ContextOfStream(CUstream stream, CUcontext* context) {
+  CUgreenCtx green = nullptr;
+  if (Real().cuStreamGetCtx_v2) return Real().cuStreamGetCtx_v2(stream, context, &green) == CUDA_SUCCESS;
+  return Real().cuStreamGetCtx && Real().cuStreamGetCtx(stream, context) == CUDA_SUCCESS;
+}
 
 template <typename Create>
 CUresult CreateStream(Create&& create) {
@@ -123,8 +146,8 @@ template <typename Destroy>
 CUresult DestroyStream(CUstream stream, Destroy&& destroy) {
   CUcontext context = nullptr;
   // The streams that every context has are not asked about: they cannot be destroyed.
-  const bool known = InForce() && reinterpret_cast<uintptr_t>(stream) > 2 && Real().cuStreamGetCtx &&
-                     Real().cuStreamGetCtx(stream, &context) == CUDA_SUCCESS;
+  const bool known =
+      InForce() && reinterpret_cast<uintptr_t>(stream) > 2 && ContextOfStream(stream, &context);
   const CUresult r = destroy();
   if (r == CUDA_SUCCESS && known) RemoveObjects(Objects::kStreams, 1, context);
   return r;
@@ -144,6 +167,19 @@ CUresult cuStreamCreate(CUstream* stream, unsigned flags) {
 
 CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int priority) {
   return CreateStream([&] { return Through(Real().cuStreamCreateWithPriority, stream, flags, priority); });
+}
+
+CUresult cuGreenCtxStreamCreate(CUstream* stream, CUgreenCtx green, unsigned flags, int priority) {
+  auto call = [&] { return Through(Real().cuGreenCtxStreamCreate, stream, green, flags, priority); };
+  CUcontext primary = nullptr;
+  int slot = kNoDevice;
+  if (!InForce() || !PrimaryOfGreen(green, &primary, &slot)) return call();
+  const MadeCurrent current(primary);  // the driver goes by the green context, whichever is current
+  ObjectsCall state;
+  if (!BeginObjectsIn(primary, slot, Objects::kStreams, 1, &state)) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult r = call();
+  EndObjects(Objects::kStreams, 1, state, r == CUDA_SUCCESS);
+  return r;
 }
 
 CUresult cuStreamDestroy(CUstream stream) {

@@ -9,12 +9,12 @@
 namespace gpumux::guard {
 
 // What the driver takes for objects of its own: half a MiB and more a stream, 2 KiB
-// a node of an executable graph (measured). It tells no size, and keeps the
-// memory for the next such object until the context ends. So a context is
-// charged for the most that it had at once, by what the device's free memory
-// falls. A neighbour's call at the same moment may hide that or feign it, within
-// the bound of what such objects can take; the daemon finds the rest by NVML.
-enum class Objects : unsigned { kStreams, kGraphNodes };
+// a node of an executable graph, 4 or 6 MiB a green context by its SMs (measured). It tells no size, and
+// keeps the memory for the next such object until the context ends. So a context is charged for the most that
+// it had at once, by what the device's free memory falls. A neighbour's call at the same moment may hide that
+// or feign it, within the bound of what such objects can take; the daemon finds the rest by NVML. Green
+// contexts differ in size, so that each is watched, whether more of them were there before or not.
+enum class Objects : unsigned { kStreams, kGraphNodes, kGreenContexts };
 
 struct ObjectsCall {
   int slot = 0;
@@ -27,6 +27,8 @@ struct ObjectsCall {
 // Before: `count` objects come into being in the current context. False: the
 // promise does not allow what they may take.
 bool BeginObjects(Objects kind, uint64_t count, ObjectsCall* call);
+// The same in `context` of the GPU `slot`, which is current while this is under way.
+bool BeginObjectsIn(cuda::CUcontext context, int slot, Objects kind, uint64_t count, ObjectsCall* call);
 // After: `made` says whether they did, `other` how much device memory the same call
 // took for something else. Ends what BeginObjects() began.
 void EndObjects(Objects kind, uint64_t count, const ObjectsCall& call, bool made, uint64_t other = 0);

@@ -41,6 +41,7 @@ const std::map<std::string, std::string> kNoMemory = {
     {"cuMulticastBindMem", "not on the software GPU: test/loading/handle_users_test.cc"},
     {"cuMulticastBindAddr", "not on the software GPU: test/loading/handle_users_test.cc"},
     {"cuMulticastUnbind", "not on the software GPU: test/loading/handle_users_test.cc"},
+    {"cuCtxFromGreenCtx", "another handle"},
     {"cuLaunchCooperativeKernelMultiDevice", "counted; gone from CUDA 13"},
 };
 

@@ -19,6 +19,9 @@ int Families(uint64_t over);
 int MoreFamilies(uint64_t over);
 // What comes without being asked for (growth.cc)
 int Growth();
+// Green contexts, and where one does not fit (green.cc)
+int Green();
+int GreenOver();
 
 int Told();
 

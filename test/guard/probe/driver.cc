@@ -34,12 +34,16 @@ void Check(CUresult r, const char* what) {
   std::exit(8);
 }
 
-void StartUp() {
+void Initialise() {
 #define PROBE_CALL(name, params) api.name = Find<decltype(api.name)>(#name);
 #include "driver_calls.inc"
 #undef PROBE_CALL
   Check(api.cuInit(0), "cuInit");
   Check(api.cuDeviceGet(&device, 0), "cuDeviceGet");
+}
+
+void StartUp() {
+  Initialise();
   const CUresult r = api.cuDevicePrimaryCtxRetain(&primary, device);
   if (r != CUDA_SUCCESS) {
     std::printf("retain %d\n", r);

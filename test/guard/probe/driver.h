@@ -39,7 +39,9 @@ extern cuda::CUcontext primary;
 
 // Ends the program with 8 after saying what failed.
 void Check(cuda::CUresult r, const char* what);
-// Initialises the driver and makes the first device's primary context current.
+// Initialises the driver, and no context.
+void Initialise();
+// The same, and makes the first device's primary context current.
 // Ends the program with 3 where the promise is too small for a context.
 void StartUp();
 // Free memory as the program is told it.

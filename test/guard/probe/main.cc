@@ -23,6 +23,8 @@ int main(int argc, char** argv) {
   if (a[0] == "families") return Families(number(1));
   if (a[0] == "more-families") return MoreFamilies(number(1));
   if (a[0] == "growth") return Growth();
+  if (a[0] == "green") return Green();
+  if (a[0] == "green-over") return GreenOver();
   if (a[0] == "told") return Told();
   if (a[0] == "table") return Table();
   if (a[0] == "hold") return Hold(a.at(1).c_str());

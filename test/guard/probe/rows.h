@@ -85,6 +85,7 @@ void AddArrayRows(std::vector<Row>* rows);
 void AddGraphRows(std::vector<Row>* rows);
 void AddModuleRows(std::vector<Row>* rows);
 void AddContextRows(std::vector<Row>* rows);
+void AddGreenRows(std::vector<Row>* rows);
 void AddLaunchRows(std::vector<Row>* rows);
 
 }  // namespace gpumux::probe

@@ -114,6 +114,7 @@ std::vector<Row> AllRows() {
   AddGraphRows(&rows);
   AddModuleRows(&rows);
   AddContextRows(&rows);
+  AddGreenRows(&rows);
   AddLaunchRows(&rows);
   return rows;
 }
