@@ -31,7 +31,7 @@ struct Daemon::Parts {
         api_server(loop, [this](const ApiServer::Request& request) { return api.Handle(request); }) {
     monitor.adopt = [this](Tenant& tenant, const ProcessName& process) {
       Member* member = reaper.Adopt(tenant, process).value_or(nullptr);
-      if (member) member->guard_before = HasProcessPage(process.pid);
+      if (member) member->guard_before = MayHaveProcessPage(process.pid);
       return member;
     };
     desk.death_unnoticed = [this](const Tenant& tenant) { return reaper.DeathUnnoticed(tenant); };

@@ -25,7 +25,7 @@ std::string UnguardedProcess(const Tenant& tenant, Time now) {
     if (member.died) continue;
     for (const Member::Gpu& on : member.gpus) {
       if (on.unguarded_since && now - *on.unguarded_since >= kGuardGrace &&
-          !HasProcessPage(member.process.pid))
+          !MayHaveProcessPage(member.process.pid))
         return fmt::format("pid {} ({}) uses the GPU without the guard", member.process.pid, member.name);
     }
   }

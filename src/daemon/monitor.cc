@@ -2,11 +2,11 @@
 #include "daemon/monitor.h"
 
 #include <algorithm>
-#include <fstream>
 
 #include "base/log.h"
 #include "base/process.h"
 #include "core/context_cost.h"
+#include "daemon/process_tree.h"
 #include "daemon/usage.h"
 
 namespace gpumux::daemon {
@@ -25,14 +25,7 @@ bool PidIsReused(const ProcessName& dead) {
 
 // Looked at only where a guard should be and is not connected: one whose
 // program closed its descriptor comes back with its next request.
-bool MayHaveGuard(pid_t pid) {
-  std::ifstream maps("/proc/" + std::to_string(pid) + "/maps");
-  if (!maps) return true;  // not ours to see
-  for (std::string line; std::getline(maps, line);) {
-    if (line.find("/libgpumux-guard.so") != std::string::npos) return true;
-  }
-  return false;
-}
+bool MayHaveGuard(pid_t pid) { return MayMap(pid, "/libgpumux-guard.so"); }
 
 }  // namespace
 

@@ -53,14 +53,16 @@ std::vector<ProcessName> FindByEnvironment(const std::string& tenant_id, uid_t u
   return found;
 }
 
-bool HasProcessPage(pid_t pid) {
+bool MayMap(pid_t pid, std::string_view file) {
   std::ifstream maps(fmt::format("/proc/{}/maps", pid));
-  const std::string page = fmt::format("/memfd:{}", kProcessPageName);
-  for (std::string line; std::getline(maps, line);) {
-    if (line.find(page) != std::string::npos) return true;
+  bool any = false;
+  for (std::string line; std::getline(maps, line); any = true) {
+    if (line.find(file) != std::string::npos) return true;
   }
-  return false;
+  return !any;
 }
+
+bool MayHaveProcessPage(pid_t pid) { return MayMap(pid, fmt::format("/memfd:{}", kProcessPageName)); }
 
 void SendSignal(const UniqueFd& pidfd, int signal) {
   (void)::syscall(SYS_pidfd_send_signal, pidfd.get(), signal, nullptr, 0);
