@@ -24,8 +24,9 @@ constexpr uint64_t BytesOfGraphNodes(uint64_t most) {
   return bytes > kThere ? (bytes - kThere) / kPageBytes * kPageBytes : 0;
 }
 
-// A green context. Two points were measured, 32 SMs (4 MiB) and 100 (6 MiB); where
-// between them the step is, nobody has looked.
+// A green context; each takes its own, and nothing of it comes back before the
+// primary context ends. Three points were measured, 32 SMs (4 MiB, the first of a
+// context 6), 100 and 132 (6 MiB); where between them the step is, nobody has looked.
 constexpr uint64_t PagesOfGreenContext(unsigned sms) { return sms <= 64 ? 2 : 3; }
 
 }  // namespace gpumux::sim

@@ -152,7 +152,6 @@ TEST_F(SoftGpuGreen, ADescriptionTakesPartsOfOneSplit) {
     EXPECT_EQ(Describe(&desc, both, 0), CUDA_ERROR_INVALID_VALUE);
     EXPECT_EQ(Describe(nullptr, both, 1), CUDA_ERROR_INVALID_VALUE);
     CUgreenCtx green = nullptr;
-    EXPECT_EQ(Create(&green, nullptr), CUDA_ERROR_INVALID_VALUE);
     EXPECT_EQ(Create(&green, desc, 0), CUDA_ERROR_INVALID_VALUE) << "the default stream is required";
     EXPECT_EQ(PrimaryIsActive(), 0);
   });
@@ -190,8 +189,15 @@ TEST_F(SoftGpuGreen, TakesWhatTheH200Took) {
     ledger.Expect("destroyed", 0);
     const unsigned char byte = 7;
     EXPECT_EQ(ToDevice(pointer, &byte, 1), CUDA_SUCCESS) << "what was allocated there is the primary's";
-    Make(parts.part);
-    ledger.Expect("the next one", 0);
+    const CUgreenCtx next = Make(parts.part);
+    ledger.Expect("the next one", 4 * kMiB);
+    EXPECT_EQ(CU(cuDevicePrimaryCtxReset_v2, int)(0), CUDA_ERROR_NOT_PERMITTED);
+    EXPECT_EQ(Destroy(next), CUDA_SUCCESS);
+    CUgreenCtx whole = nullptr;
+    EXPECT_EQ(CU(cuGreenCtxCreate, CUgreenCtx*, CUdevResourceDesc, int, unsigned)(&whole, nullptr, 0, 1),
+              CUDA_SUCCESS);
+    ledger.Expect("one without a description: all SMs", 6 * kMiB);
+    EXPECT_EQ(Destroy(whole), CUDA_SUCCESS);
     const auto device = Gpu0();
     ASSERT_EQ(CU(cuDevicePrimaryCtxReset_v2, int)(0), CUDA_SUCCESS);
     EXPECT_EQ(OwnBytes(device, getpid()), -1) << "a reset leaves nothing";
@@ -217,10 +223,10 @@ TEST_F(SoftGpuGreen, KeepsThePrimaryContext) {
     EXPECT_EQ(PrimaryIsActive(), 0);
     EXPECT_EQ(OwnBytes(device, getpid()), -1);
     EXPECT_EQ(Destroy(nullptr), CUDA_ERROR_INVALID_CONTEXT);
-    // One that was current when the primary context was reset.
+    // One that was current when it ended.
     const CUgreenCtx third = Make(parts.part);
     ASSERT_EQ(SetCurrent(View(third)), CUDA_SUCCESS);
-    ASSERT_EQ(CU(cuDevicePrimaryCtxReset_v2, int)(0), CUDA_SUCCESS);
+    ASSERT_EQ(Destroy(third), CUDA_SUCCESS);
     CUdeviceptr pointer = 0;
     EXPECT_EQ(Alloc(&pointer, 1), CUDA_ERROR_CONTEXT_IS_DESTROYED);
     EXPECT_EQ(Destroy(third), CUDA_ERROR_CONTEXT_IS_DESTROYED);

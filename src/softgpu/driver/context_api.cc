@@ -157,6 +157,8 @@ CUresult ResetPrimary(CUdevice ordinal) {
   Device* device = Driver::Get().FindDevice(ordinal);
   if (device == nullptr) return CUDA_ERROR_INVALID_DEVICE;
   std::lock_guard lock(LifeMutex());
+  // Measured: its green contexts have to go first.
+  if (device->primary_count > 0 && !device->primary->green_contexts.empty()) return CUDA_ERROR_NOT_PERMITTED;
   if (device->primary_count > 0) Deactivate(device->primary);
   device->primary_count = 0;
   return CUDA_SUCCESS;

@@ -48,10 +48,6 @@ bool AddGreenMemory(Context* primary, unsigned sms) {
   return Add(primary, &Context::green_pages, sim::PagesOfGreenContext(sms),
              [](uint64_t pages) { return pages * sim::kPageBytes; });
 }
-void RemoveGreenMemory(Context* primary, unsigned sms) {
-  Remove(primary, &Context::green_pages, sim::PagesOfGreenContext(sms));
-}
-
 void GiveDriverObjects(Context* context) {
   std::lock_guard lock(Mutex());
   const uint64_t bytes =

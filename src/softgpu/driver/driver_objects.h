@@ -17,7 +17,6 @@ bool AddGraphNodes(Context* context, uint64_t count);
 void RemoveGraphNodes(Context* context, uint64_t count);
 // Of a green context with so many SMs, which its primary context takes.
 bool AddGreenMemory(Context* primary, unsigned sms);
-void RemoveGreenMemory(Context* primary, unsigned sms);
 // The context ends.
 void GiveDriverObjects(Context* context);
 

@@ -182,22 +182,24 @@ GPUMUX_CU cuGreenCtxCreate(CUgreenCtx* out, CUdevResourceDesc handle, CUdevice o
   Device* device = Driver::Get().FindDevice(ordinal);
   if (device == nullptr) return CUDA_ERROR_INVALID_DEVICE;
   const Descriptor* descriptor = FromHandle(handle);
-  if (out == nullptr || descriptor == nullptr || descriptor->device != device || flags != kDefaultStream)
+  // Without a description it has all SMs.
+  const unsigned sms = handle == nullptr ? SmsOf(*device) : descriptor != nullptr ? descriptor->sms : 0;
+  if (out == nullptr || sms == 0 || (descriptor != nullptr && descriptor->device != device) ||
+      flags != kDefaultStream)
     return CUDA_ERROR_INVALID_VALUE;
   Context* primary = nullptr;
   if (CUresult result = RetainPrimary(device, &primary); result != CUDA_SUCCESS) return result;
-  if (!AddGreenMemory(primary, descriptor->sms)) {
+  if (!AddGreenMemory(primary, sms)) {
     ReleasePrimary(device);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  *out = GreenHandle(AddGreenContext(primary, descriptor->sms));
+  *out = GreenHandle(AddGreenContext(primary, sms));
   return CUDA_SUCCESS;
 }
 
 GPUMUX_CU cuGreenCtxDestroy(CUgreenCtx handle) {
   REQUIRE_GREEN(green, handle);
   if (!EndGreenContext(green)) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  RemoveGreenMemory(green->base, green->sms);
   ReleasePrimary(green->device);
   return CUDA_SUCCESS;
 }

@@ -108,8 +108,7 @@ void AddLife(std::vector<Step>* s) {
   s->push_back({"context ends with the green one", [] { return Destroy(green); }});
   s->push_back({"context never made", [] {
                   CUgreenCtx none = nullptr;
-                  return Call("cuGreenCtxCreate", &none, static_cast<CUdevResourceDesc>(nullptr), device,
-                              kDefaultStream);
+                  return Call("cuGreenCtxCreate", &none, static_cast<CUdevResourceDesc>(nullptr), device, 0u);
                 }});
 }
 
@@ -165,7 +164,11 @@ void AddGreen(std::vector<Step>* s) {
   add("green destroyed", [] { return Destroy(green); });
   add("green 32 again", [] { return Make(&green, false); });
   add("released, but kept by green ones", [] { return Call("cuDevicePrimaryCtxRelease_v2", device); });
-  add("context reset with all of it", [] { return api.cuDevicePrimaryCtxReset_v2(device); });
+  add("reset while green ones live", [] { return api.cuDevicePrimaryCtxReset_v2(device); });
+  add("context ends with the last green one", [] {
+    if (CUresult r = Destroy(rest)) return r;
+    return Destroy(green);
+  });
 }
 
 void AddUsers(std::vector<Step>* s) {
