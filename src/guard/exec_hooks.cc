@@ -208,7 +208,7 @@ size_t WriteCommand(const MissingVariables& missing, const char* command, char* 
   ShellText text(out);
   for (int i = 0; i < missing.count; i++) text.Export(missing.entries[i]);
   text.InFront("LD_PRELOAD", missing.preload);
-  text.InFront("LD_LIBRARY_PATH", missing.library_path);
+  text.InFront("LD_LIBRARY_PATH", missing.path_of_libraries);
   text.Plain(command);
   if (out) out[text.bytes()] = 0;
   return text.bytes() + 1;

@@ -160,7 +160,7 @@ void Collect(char* const* envp, EntryOfName&& entry_of, MissingVariables* m) {
     const char* path = entry_of(kLibraryPath);
     const char* value = path ? ValueIn(path, kLibraryPath) : "";
     const char* first = Keep(m, value, strcspn(value, ":"));
-    if (first && *first && !HasEntry(ValueOf(envp, kLibraryPath), first)) m->library_path = first;
+    if (first && *first && !HasEntry(ValueOf(envp, kLibraryPath), first)) m->path_of_libraries = first;
   }
 }
 
@@ -177,7 +177,7 @@ bool HasSession(char* const* envp) {
 void FindMissing(char* const* envp, MissingVariables* missing) {
   missing->count = 0;
   missing->preload = nullptr;
-  missing->library_path = nullptr;
+  missing->path_of_libraries = nullptr;
   missing->used = 0;
   if (HasSession(envp)) return;
   const int saved_errno = errno;
@@ -202,7 +202,7 @@ EnvironmentSize SizeOf(char* const* envp, const MissingVariables& missing) {
     pointers++;
   };
   joined(kPreload, missing.preload);
-  joined(kLibraryPath, missing.library_path);
+  joined(kLibraryPath, missing.path_of_libraries);
   return {pointers + static_cast<size_t>(missing.count), text};
 }
 
@@ -227,12 +227,12 @@ void Complete(char* const* envp, const MissingVariables& missing, char** pointer
   };
   for (char* const* e = envp; e && *e; e++) {
     if (missing.preload && ValueIn(*e, kPreload)) continue;
-    if (missing.library_path && ValueIn(*e, kLibraryPath)) continue;
+    if (missing.path_of_libraries && ValueIn(*e, kLibraryPath)) continue;
     *pointers++ = *e;
   }
   for (int i = 0; i < missing.count; i++) *pointers++ = const_cast<char*>(missing.entries[i]);
   joined(kPreload, missing.preload);
-  joined(kLibraryPath, missing.library_path);
+  joined(kLibraryPath, missing.path_of_libraries);
   *pointers = nullptr;
 }
 

@@ -19,9 +19,9 @@ struct MissingVariables {
   int count;
   // In front of what the environment has in LD_PRELOAD and LD_LIBRARY_PATH.
   const char* preload;
-  const char* library_path;
+  const char* path_of_libraries;
   // Whether anything is to be done.
-  bool any() const { return count > 0 || preload || library_path; }
+  bool any() const { return count > 0 || preload || path_of_libraries; }
   // Copies of values that only the first environment of the process still has.
   char storage[4096];
   size_t used;
