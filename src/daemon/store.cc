@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/store.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sqlite3.h>
 
@@ -9,6 +10,7 @@
 #include <cstring>
 
 #include "base/log.h"
+#include "base/unique_fd.h"
 
 namespace gpumux::daemon {
 
@@ -63,6 +65,8 @@ Store::Store(const std::string& path) : path_(path) {
 }
 
 Status Store::Open() {
+  // Command lines of every user are in it; SQLite's own files take its mode.
+  UniqueFd(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600)).reset();
   sqlite3* db = nullptr;
   const int opened = sqlite3_open_v2(
       path_.c_str(), &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOFOLLOW, nullptr);

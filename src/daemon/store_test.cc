@@ -2,6 +2,7 @@
 #include "daemon/store.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -43,6 +44,17 @@ TEST_F(StoreTest, TakesAnyBytes) {
   const std::string odd("'; DROP TABLE leases; --\0\xff", 27);
   ASSERT_TRUE(store.Put(odd, odd));
   EXPECT_EQ((*store.All())[0].second, odd);
+}
+
+TEST_F(StoreTest, IsNobodyElsesToRead) {
+  const mode_t before = umask(0);
+  Store store(path());
+  ASSERT_TRUE(store.Put("a", "1"));
+  umask(before);
+  for (const auto& file : std::filesystem::directory_iterator(dir_)) {
+    EXPECT_EQ(file.status().permissions() & std::filesystem::perms(077), std::filesystem::perms::none)
+        << file.path();
+  }
 }
 
 TEST_F(StoreTest, RefusesWhatItCannotWrite) {
