@@ -132,7 +132,8 @@ Result<ParsedCommandLine> ParseArguments(const CommandSpec& spec, const std::vec
   CLI::App app;
   Declare(app, spec, values);
   std::vector<std::string> words;
-  if (spec.words == CommandSpec::Words::kSome) app.add_option("words", words);
+  if (spec.words == CommandSpec::Words::kSome || spec.words == CommandSpec::Words::kTenant)
+    app.add_option("words", words);
   std::vector<std::string> reversed(own.rbegin(), own.rend());
   // CLI11 drops an empty value after '='; it is kept here for the command to refuse.
   std::erase_if(reversed, [&parsed](const std::string& argument) {

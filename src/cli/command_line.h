@@ -18,6 +18,7 @@ struct OptionSpec {
   Takes takes = Takes::kNothing;
   std::string type;  // for the help: "SIZE"
   std::string help;
+  std::vector<std::string> values = {};  // those that completion offers
   bool hidden = false;
 };
 
@@ -27,8 +28,9 @@ struct CommandSpec {
   std::vector<OptionSpec> options;
   std::string footer;  // examples
   // kProgram: from the first word that is no option (or from `--`) on,
-  // everything belongs to the program that is started.
-  enum class Words { kNone, kSome, kProgram } words = Words::kNone;
+  // everything belongs to the program that is started. kTenant: an id or a name.
+  enum class Words { kNone, kSome, kTenant, kProgram } words = Words::kNone;
+  std::vector<std::string> choices = {};  // of kSome, those that completion offers
 };
 
 struct ParsedCommandLine {

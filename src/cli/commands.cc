@@ -4,34 +4,31 @@
 #include <fmt/format.h>
 
 #include "cli/nearest.h"
+#include "cli/run_options.h"
 #include "cli/run_report.h"
 #include "cli/terminal.h"
 
 namespace gpumux::cli {
 namespace {
 
-struct Command {
-  const char* name;
-  const char* summary;
-  int (*main)(const std::vector<std::string>&);
-};
-
 int HelpMain(const std::vector<std::string>& arguments);
 
+const CommandSpec& HelpSpec();
+
 constexpr Command kCommands[] = {
-    {"run", "start a program with a promise of GPU memory", RunMain},
-    {"status", "GPUs and tenants at a glance", StatusMain},
-    {"ps", "the processes of every tenant", PsMain},
-    {"stop", "end a tenant", StopMain},
-    {"version", "versions of command and daemon", VersionMain},
-    {"help", "help for a command", HelpMain},
+    {"run", "start a program with a promise of GPU memory", RunMain, RunSpec},
+    {"status", "GPUs and tenants at a glance", StatusMain, StatusSpec},
+    {"ps", "the processes of every tenant", PsMain, PsSpec},
+    {"stop", "end a tenant", StopMain, StopSpec},
+    {"completion", "completion for bash or zsh", CompletionMain, CompletionSpec},
+    {"version", "versions of command and daemon", VersionMain, VersionSpec},
+    {"help", "help for a command", HelpMain, HelpSpec},
 };
 
 // Commands of the product that later versions bring.
-constexpr const char* kLater[] = {"top",     "history", "events", "explain", "promise",
-                                  "set",     "reserve", "mode",   "mps",     "mig",
-                                  "profile", "advise",  "bench",  "cdi",     "docker",
-                                  "podman",  "compose", "doctor", "config",  "completion"};
+constexpr const char* kLater[] = {"top",    "history", "events",  "explain", "promise", "set",   "reserve",
+                                  "mode",   "mps",     "mig",     "profile", "advise",  "bench", "cdi",
+                                  "docker", "podman",  "compose", "doctor",  "config"};
 
 const Command* Find(const std::string& name) {
   for (const Command& command : kCommands) {
@@ -43,7 +40,7 @@ const Command* Find(const std::string& name) {
 std::string ShortHelp() {
   std::string out =
       "gpumux: one GPU, many programs, every promise kept\n\nUsage: gpumux COMMAND [options]\n\nCommands:\n";
-  for (const Command& command : kCommands) out += fmt::format("  {:<9} {}\n", command.name, command.summary);
+  for (const Command& command : kCommands) out += fmt::format("  {:<11} {}\n", command.name, command.summary);
   out +=
       "\nExamples:\n"
       "  gpumux run --mem 40GiB -- python3 serve.py     guarantee 40 GiB, and keep it within them\n"
@@ -66,6 +63,18 @@ tl::unexpected<Error> Unknown(const std::string& name) {
               nearest ? fmt::format("did you mean {}?", *nearest) : "see gpumux help");
 }
 
+// Only for completion: help has no options.
+const CommandSpec& HelpSpec() {
+  static const CommandSpec spec = [] {
+    CommandSpec help;
+    help.usage = "gpumux help [COMMAND]";
+    help.words = CommandSpec::Words::kSome;
+    for (const Command& command : kCommands) help.choices.emplace_back(command.name);
+    return help;
+  }();
+  return spec;
+}
+
 int HelpMain(const std::vector<std::string>& arguments) {
   if (arguments.empty() || arguments[0] == "-h" || arguments[0] == "--help")
     return Print(ShortHelp()) ? 0 : 1;
@@ -76,6 +85,8 @@ int HelpMain(const std::vector<std::string>& arguments) {
 }
 
 }  // namespace
+
+std::span<const Command> AllCommands() { return kCommands; }
 
 int Report(const Error& error, bool json) {
   if (json) {

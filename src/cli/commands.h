@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
+#include "cli/command_line.h"
 
 namespace gpumux::cli {
 
@@ -13,7 +15,25 @@ int RunMain(const std::vector<std::string>& arguments);
 int StatusMain(const std::vector<std::string>& arguments);
 int PsMain(const std::vector<std::string>& arguments);
 int StopMain(const std::vector<std::string>& arguments);
+int CompletionMain(const std::vector<std::string>& arguments);
 int VersionMain(const std::vector<std::string>& arguments);
+
+// What each takes; that of `run` is in run_options.h.
+const CommandSpec& StatusSpec();
+const CommandSpec& PsSpec();
+const CommandSpec& StopSpec();
+const CommandSpec& CompletionSpec();
+const CommandSpec& VersionSpec();
+
+struct Command {
+  const char* name;
+  const char* summary;
+  int (*main)(const std::vector<std::string>&);
+  const CommandSpec& (*spec)();
+};
+
+// In the order of the help.
+std::span<const Command> AllCommands();
 
 // Runs `gpumux ARGUMENTS...`.
 int RunCommand(const std::vector<std::string>& arguments);

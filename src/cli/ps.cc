@@ -8,9 +8,7 @@
 #include "cli/terminal.h"
 
 namespace gpumux::cli {
-namespace {
-
-const CommandSpec& Spec() {
+const CommandSpec& PsSpec() {
   static const CommandSpec spec{
       .usage = "gpumux ps [--all] [--json]",
       .summary = "Shows the processes of every tenant that use a GPU.",
@@ -25,12 +23,10 @@ const CommandSpec& Spec() {
   return spec;
 }
 
-}  // namespace
-
 int PsMain(const std::vector<std::string>& arguments) {
-  const auto line = ParseArguments(Spec(), arguments);
+  const auto line = ParseArguments(PsSpec(), arguments);
   if (!line) return Report(line.error());
-  if (line->help) return Print(HelpText(Spec())) ? 0 : 1;
+  if (line->help) return Print(HelpText(PsSpec())) ? 0 : 1;
   const bool json = line->Has("--json");
   const auto endpoints = FindEndpoints();
   if (!endpoints) return Report(endpoints.error(), json);

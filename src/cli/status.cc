@@ -9,9 +9,7 @@
 #include "cli/terminal.h"
 
 namespace gpumux::cli {
-namespace {
-
-const CommandSpec& Spec() {
+const CommandSpec& StatusSpec() {
   static const CommandSpec spec{
       .usage = "gpumux status [--json]",
       .summary = "Shows every GPU with what is promised and used, and every tenant.",
@@ -25,12 +23,10 @@ const CommandSpec& Spec() {
   return spec;
 }
 
-}  // namespace
-
 int StatusMain(const std::vector<std::string>& arguments) {
-  const auto line = ParseArguments(Spec(), arguments);
+  const auto line = ParseArguments(StatusSpec(), arguments);
   if (!line) return Report(line.error());
-  if (line->help) return Print(HelpText(Spec())) ? 0 : 1;
+  if (line->help) return Print(HelpText(StatusSpec())) ? 0 : 1;
   const bool json = line->Has("--json");
   const auto endpoints = FindEndpoints();
   if (!endpoints) return Report(endpoints.error(), json);

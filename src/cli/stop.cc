@@ -7,6 +7,7 @@
 #include "cli/commands.h"
 #include "cli/envelope.h"
 #include "cli/signal_name.h"
+#include "cli/tenant_lookup.h"
 #include "cli/terminal.h"
 
 namespace gpumux::cli {
@@ -16,46 +17,6 @@ using Takes = OptionSpec::Takes;
 constexpr int kDefaultSignal = 15;
 constexpr std::chrono::milliseconds kDefaultGrace = std::chrono::seconds(10);
 constexpr std::chrono::milliseconds kMaxGrace = std::chrono::hours(1);
-
-const CommandSpec& Spec() {
-  static const CommandSpec spec{
-      .usage = "gpumux stop [options] TENANT",
-      .summary = "Ends a tenant, named by its id or its name: a signal first, SIGKILL after the grace time.",
-      .options = {{"--signal", Takes::kValue, "SIGNAL", "the first signal: TERM (default), INT, 9, ..."},
-                  {"--grace", Takes::kValue, "T", "time until SIGKILL: 10s (default), at most 1h"},
-                  {"--json", Takes::kNothing, "", "the daemon's answer as one JSON object"}},
-      .footer = "Examples:\n  gpumux stop train\n  gpumux stop --signal INT --grace 60s t-1f2e3d\n",
-      .words = CommandSpec::Words::kSome};
-  return spec;
-}
-
-struct Target {
-  std::string id, name;
-};
-
-// An id, or the name of exactly one tenant.
-Result<Target> FindTenant(const ApiClient& client, const std::string& word) {
-  const auto body = client.Get("/v1/tenants");
-  if (!body) return tl::unexpected(body.error());
-  const nlohmann::json json = nlohmann::json::parse(*body, nullptr, false);
-  std::vector<Target> named;
-  const nlohmann::json& tenants = At(At(json, "data"), "tenants");
-  if (!tenants.is_array()) return Fail(Code::kInternal, "the daemon's answer is not understood");
-  for (const nlohmann::json& tenant : tenants) {
-    Target target{TextAt(tenant, "id"), TextAt(tenant, "name")};
-    if (target.id == word) return target;
-    if (target.name == word) named.push_back(target);
-  }
-  if (named.size() == 1) return named[0];
-  if (named.empty()) {
-    return Fail(Code::kNotFound, fmt::format("there is no tenant '{}'", Plain(word, 60)),
-                "see gpumux status");
-  }
-  std::string ids;
-  for (const Target& target : named) ids += (ids.empty() ? "" : ", ") + target.id;
-  return Fail(Code::kConflict, fmt::format("{} tenants are called '{}'", named.size(), Plain(word, 60)),
-              fmt::format("name one by its id: {}", ids));
-}
 
 struct StopOptions {
   std::string tenant;
@@ -88,10 +49,26 @@ Result<StopOptions> Judge(const ParsedCommandLine& line) {
 
 }  // namespace
 
+const CommandSpec& StopSpec() {
+  static const CommandSpec spec{
+      .usage = "gpumux stop [options] TENANT",
+      .summary = "Ends a tenant, named by its id or its name: a signal first, SIGKILL after the grace time.",
+      .options = {{"--signal",
+                   Takes::kValue,
+                   "SIGNAL",
+                   "the first signal: TERM (default), INT, 9, ...",
+                   {"TERM", "INT", "HUP", "USR1", "USR2", "QUIT", "KILL"}},
+                  {"--grace", Takes::kValue, "T", "time until SIGKILL: 10s (default), at most 1h"},
+                  {"--json", Takes::kNothing, "", "the daemon's answer as one JSON object"}},
+      .footer = "Examples:\n  gpumux stop train\n  gpumux stop --signal INT --grace 60s t-1f2e3d\n",
+      .words = CommandSpec::Words::kTenant};
+  return spec;
+}
+
 int StopMain(const std::vector<std::string>& arguments) {
-  const auto line = ParseArguments(Spec(), arguments);
+  const auto line = ParseArguments(StopSpec(), arguments);
   if (!line) return Report(line.error());
-  if (line->help) return Print(HelpText(Spec())) ? 0 : 1;
+  if (line->help) return Print(HelpText(StopSpec())) ? 0 : 1;
   const bool json = line->Has("--json");
   const auto options = Judge(*line);
   if (!options) return Report(options.error(), json);
@@ -99,15 +76,16 @@ int StopMain(const std::vector<std::string>& arguments) {
   if (!endpoints) return Report(endpoints.error(), json);
   const auto client = ApiClient::Connect(*endpoints);
   if (!client) return Report(client.error(), json);
-  const auto target = FindTenant(*client, options->tenant);
+  const auto target = FindTenant(*client, options->tenant, Among::kLive);
   if (!target) return Report(target.error(), json);
+  const std::string id = TextAt(*target, "id"), name = TextAt(*target, "name");
   const nlohmann::json request = {{"signal", options->signal},
                                   {"grace_seconds", static_cast<double>(options->grace.count()) / 1000}};
-  const auto body = client->Post("/v1/tenants/" + PathPart(target->id) + "/stop", request.dump());
+  const auto body = client->Post("/v1/tenants/" + PathPart(id) + "/stop", request.dump());
   if (!body) return Report(body.error(), json);
   if (json) return Print(*body) ? 0 : 1;
-  return Print(fmt::format("{} ({}): sent {}; SIGKILL after {}\n", target->name, target->id,
-                           SignalName(options->signal), FormatDuration(options->grace)))
+  return Print(fmt::format("{} ({}): sent {}; SIGKILL after {}\n", name, id, SignalName(options->signal),
+                           FormatDuration(options->grace)))
              ? 0
              : 1;
 }

@@ -9,9 +9,7 @@
 #include "gpumux/abi/session.h"
 
 namespace gpumux::cli {
-namespace {
-
-const CommandSpec& Spec() {
+const CommandSpec& VersionSpec() {
   static const CommandSpec spec{
       .usage = "gpumux version [--json]",
       .summary = "Shows the versions of this command, of the daemon that answers it, and of the GPU driver.",
@@ -21,12 +19,10 @@ const CommandSpec& Spec() {
   return spec;
 }
 
-}  // namespace
-
 int VersionMain(const std::vector<std::string>& arguments) {
-  const auto line = ParseArguments(Spec(), arguments);
+  const auto line = ParseArguments(VersionSpec(), arguments);
   if (!line) return Report(line.error());
-  if (line->help) return Print(HelpText(Spec())) ? 0 : 1;
+  if (line->help) return Print(HelpText(VersionSpec())) ? 0 : 1;
   nlohmann::json data{{"version", GPUMUX_VERSION},
                       {"session_version", GPUMUX_SESSION_VERSION},
                       {"pages_version", GPUMUX_PAGES_VERSION},

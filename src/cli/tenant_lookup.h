@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "base/result.h"
+#include "cli/api_client.h"
+
+namespace gpumux::cli {
+
+// kEndedToo: of the last tenants that ended, too, if none that lives is meant.
+enum class Among { kLive, kEndedToo };
+
+// The tenant with this id, or the only one with this name, as the daemon shows
+// it. Of several ended ones the latest. kNotFound; kConflict: several live ones
+// have the name (the hint lists their ids).
+Result<nlohmann::json> FindTenant(const ApiClient& client, const std::string& word, Among among);
+
+// Ids and names that may stand for a live tenant, each once and only such as
+// need no quoting in a shell.
+Result<std::vector<std::string>> TenantWords(const ApiClient& client);
+
+}  // namespace gpumux::cli
