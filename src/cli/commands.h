@@ -15,6 +15,7 @@ int RunMain(const std::vector<std::string>& arguments);
 int StatusMain(const std::vector<std::string>& arguments);
 int PsMain(const std::vector<std::string>& arguments);
 int StopMain(const std::vector<std::string>& arguments);
+int ExplainMain(const std::vector<std::string>& arguments);
 int CompletionMain(const std::vector<std::string>& arguments);
 int VersionMain(const std::vector<std::string>& arguments);
 
@@ -22,6 +23,7 @@ int VersionMain(const std::vector<std::string>& arguments);
 const CommandSpec& StatusSpec();
 const CommandSpec& PsSpec();
 const CommandSpec& StopSpec();
+const CommandSpec& ExplainSpec();
 const CommandSpec& CompletionSpec();
 const CommandSpec& VersionSpec();
 

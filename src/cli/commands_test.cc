@@ -81,7 +81,7 @@ TEST_F(Commands, HelpIsTheResultAndSucceeds) {
     EXPECT_THAT(ran.out, HasSubstr("Examples:"));
     EXPECT_EQ(ran.err, "");
   }
-  for (const char* name : {"run", "status", "ps", "stop", "completion", "version"}) {
+  for (const char* name : {"run", "status", "ps", "explain", "stop", "completion", "version"}) {
     const Ran by_verb = Invoke({"help", name}), by_option = Invoke({name, "--help"});
     EXPECT_EQ(by_verb.status, 0);
     EXPECT_EQ(by_verb.out, by_option.out);

@@ -155,6 +155,11 @@ Json TenantJson(const Tenant& tenant, const Machine& machine) {
   json["isolation"] = core::Name(tenant.request.ask.isolation);
   json["strict"] = tenant.request.strict;
   json["enforced"] = Enforced(tenant, machine);
+  const auto& capability = modes::ModeOf(tenant.mode).capability();
+  json["mem_guaranteed_by"] = capability.memory_guaranteed_by;
+  json["neighbours"] = {{"fault", capability.neighbour_fault},
+                        {"death", capability.neighbour_death},
+                        {"load", capability.neighbour_load}};
   json["above_limit"] = tenant.frozen;
   json["waited_seconds"] = tenant.waited_seconds;
   json["started_at"] = Rfc3339(tenant.admitted_wall);

@@ -286,6 +286,7 @@ TEST(Reading, WorksWithoutADaemonAndSaysSo) {
   EXPECT_EQ(body["data"]["gpus"][0]["mem_promisable_bytes_reason"], "no daemon runs");
   EXPECT_EQ(box.RunGpumux({"ps"}).exit_code, 3);
   EXPECT_EQ(box.RunGpumux({"stop", "x"}).exit_code, 3);
+  EXPECT_EQ(box.RunGpumux({"explain", "x"}).exit_code, 3);
   EXPECT_EQ(nlohmann::json::parse(box.RunGpumux({"version", "--json"}).out)["data"]["daemon"], nullptr);
   EXPECT_TRUE(Daemons(box).empty());
 }
@@ -299,6 +300,22 @@ TEST(Reading, ShowsATenantAndStopFindsItByName) {
   EXPECT_THAT(box.RunGpumux({"status"}).out, HasSubstr("serve"));
   EXPECT_THAT(box.RunGpumux({"ps"}).out, HasSubstr("in force"));
   EXPECT_EQ(box.RunGpumux({"stop", "nobody"}).exit_code, 6);
+  EXPECT_EQ(box.RunGpumux({"explain", "nobody"}).exit_code, 6);
+  EXPECT_EQ(box.RunGpumux({"explain"}).exit_code, 2);
+  const Outcome text = box.RunGpumux({"explain", "serve"});
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_THAT(text.out, HasSubstr("20.0 GiB guaranteed, limit 20.0 GiB"));
+  EXPECT_THAT(text.out, HasSubstr("memory limit: proven, by guard"));
+  EXPECT_THAT(text.out, HasSubstr("memory guarantee: proven, by ledger"));
+  EXPECT_THAT(text.out, HasSubstr("isolation: unproven"));
+  // NVML's figure is that of the daemon's last reading.
+  EXPECT_TRUE(WaitUntil("NVML's figure stands beside the ledger's", [&] {
+    const auto explained = nlohmann::json::parse(box.RunGpumux({"explain", "--json", "serve"}).out);
+    const auto& figures = explained["data"]["processes"][0]["gpus"][0];
+    const auto ledger = figures["mem_ledger_bytes"].get<uint64_t>();
+    const auto nvml = figures["mem_nvml_bytes"];
+    return nvml.is_number() && nvml.get<uint64_t>() >= 5ull << 30 && ledger >= nvml.get<uint64_t>();
+  }));
   const Outcome stop = box.RunGpumux({"stop", "--grace", "5s", "serve"});
   EXPECT_EQ(stop.exit_code, 0) << stop.err;
   EXPECT_THAT(stop.out, HasSubstr("sent SIGTERM; SIGKILL after 5.0 s"));

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/explanation.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "base/units.h"
+#include "cli/envelope.h"
+
+namespace gpumux::cli {
+namespace {
+
+using Json = nlohmann::json;
+constexpr size_t kWidth = 300;
+
+std::optional<uint64_t> NumberAt(const Json& object, const char* key) {
+  const Json& value = At(object, key);
+  return value.is_number_unsigned() ? std::optional(value.get<uint64_t>()) : std::nullopt;
+}
+
+std::string Memory(const std::optional<uint64_t>& bytes) { return bytes ? FormatBytes(*bytes) : "–"; }
+
+const Json& ListAt(const Json& object, const char* key) {
+  static const Json kEmpty = Json::array();
+  const Json& value = At(object, key);
+  return value.is_array() ? value : kEmpty;
+}
+
+// `remedy`: what to do about it; "" when there is nothing to do.
+Json Part(const char* part, const Json& by, const char* status, const std::string& why,
+          const std::string& remedy = "") {
+  return {{"part", part},
+          {"by", by},
+          {"status", status},
+          {"why", why},
+          {"remedy", remedy.empty() ? Json() : Json(remedy)}};
+}
+
+bool IsWaiting(const Json& tenant) { return At(tenant, "waiting").is_object(); }
+bool HasEnded(const Json& tenant) { return At(tenant, "ended").is_object(); }
+
+// Only GPUs that this tenant has.
+std::vector<const Json*> GpusOf(const Json& tenant, const Json& status) {
+  std::vector<const Json*> found;
+  for (const Json& own : ListAt(tenant, "gpus")) {
+    for (const Json& gpu : ListAt(status, "gpus")) {
+      if (TextAt(gpu, "uuid") == TextAt(own, "uuid")) found.push_back(&gpu);
+    }
+  }
+  return found;
+}
+
+size_t UnmanagedOn(const Json& tenant, const Json& status) {
+  size_t count = 0;
+  for (const Json* gpu : GpusOf(tenant, status)) count += ListAt(*gpu, "unmanaged_pids").size();
+  return count;
+}
+
+Json MemoryLimit(const Json& tenant) {
+  const Json& enforced = At(tenant, "enforced");
+  const std::string by = TextAt(enforced, "memory"), reason = TextAt(enforced, "memory_reason", kWidth);
+  if (by == "not enforced") {
+    return Part("memory limit", nullptr, "not enforced", reason,
+                "gpumux ps shows which process has no guard in force; start it dynamically linked and "
+                "without set-user-id, or use gpumux run --strict, which refuses such a program");
+  }
+  if (by.empty()) return Part("memory limit", nullptr, "nothing to enforce", reason);
+  size_t in_force = 0;
+  for (const Json& member : ListAt(tenant, "members")) {
+    in_force += At(member, "alive") == true && TextAt(member, "guard") == "in force" ? 1 : 0;
+  }
+  if (in_force == 0)
+    return Part("memory limit", by, "unproven",
+                HasEnded(tenant) ? "the tenant has ended; its guard was in force"
+                                 : "no process of it shows its guard in force now");
+  return Part(
+      "memory limit", by, "proven",
+      fmt::format("the guard says that it is in force in {} process{}, and NVML shows none without it",
+                  in_force, in_force == 1 ? "" : "es"));
+}
+
+Json MemoryGuarantee(const Json& tenant, const Json& status) {
+  constexpr const char* kPart = "memory guarantee";
+  if (NumberAt(tenant, "mem_guaranteed_bytes").value_or(1) == 0)
+    return Part(kPart, nullptr, "not promised", "it was started without --mem");
+  if (IsWaiting(tenant)) return Part(kPart, nullptr, "nothing to enforce", "it waits");
+  if (HasEnded(tenant)) return Part(kPart, nullptr, "nothing to enforce", "it has ended");
+  const Json by = TextAt(tenant, "mem_guaranteed_by");
+  std::string why;
+  for (const Json* gpu : GpusOf(tenant, status)) {
+    const auto total = NumberAt(*gpu, "mem_total_bytes"), all = NumberAt(*gpu, "mem_guaranteed_bytes"),
+               reserve = NumberAt(*gpu, "mem_reserve_bytes"),
+               unmanaged = NumberAt(*gpu, "mem_unmanaged_bytes"),
+               unexplained = NumberAt(*gpu, "mem_unexplained_bytes");
+    const uint64_t index = NumberAt(*gpu, "index").value_or(0);
+    if (!total || !all || !reserve || !unmanaged || !unexplained) {
+      return Part(kPart, by, "unproven", fmt::format("NVML does not say what GPU {} has left", index));
+    }
+    const std::string figures =
+        fmt::format("GPU {}: {} guaranteed to all + {} reserve + {} unmanaged + {} unexplained", index,
+                    Memory(all), Memory(reserve), Memory(unmanaged), Memory(unexplained));
+    if (*all + *reserve + *unmanaged + *unexplained > *total) {
+      return Part(kPart, nullptr, "not enforced",
+                  fmt::format("{} are more than its {}", figures, Memory(total)),
+                  "end what runs on this GPU outside gpumux (gpumux status shows its pids)");
+    }
+    why += fmt::format("{}{} are within its {}", why.empty() ? "" : "; ", figures, Memory(total));
+  }
+  if (why.empty()) return Part(kPart, by, "unproven", "its GPU is not among those that the daemon shows");
+  return Part(kPart, by, "proven", why);
+}
+
+Json Compute(const Json& tenant) {
+  const Json& enforced = At(tenant, "enforced");
+  const std::string reason = TextAt(enforced, "compute_reason", kWidth);
+  if (const Json& by = At(enforced, "compute"); by.is_string())
+    return Part("compute", by, "proven", "NVML shows no process outside gpumux on its GPU");
+  if (IsWaiting(tenant)) return Part("compute", nullptr, "nothing to enforce", reason);
+  if (At(tenant, "share_min_ratio").is_null()) return Part("compute", nullptr, "not promised", reason);
+  return Part("compute", nullptr, "not enforced", reason,
+              "end what runs on this GPU outside gpumux (gpumux status shows its pids)");
+}
+
+Json FaultIsolation(const Json& tenant, const Json& status) {
+  constexpr const char* kPart = "isolation";
+  if (TextAt(tenant, "isolation") == "none")
+    return Part(kPart, nullptr, "not promised", "it was started with --isolate none");
+  const std::string fault = TextAt(At(tenant, "neighbours"), "fault", kWidth);
+  if (fault.empty()) return Part(kPart, nullptr, "nothing to enforce", "it has no neighbours yet");
+  if (TextAt(tenant, "mode") == "exclusive" && UnmanagedOn(tenant, status) == 0)
+    return Part(kPart, "admission", "proven", "NVML shows no neighbour on its GPU");
+  return Part(
+      kPart, "the driver", "unproven",
+      fmt::format("a neighbour's GPU fault {}. That is a property of the mode; it is not tried on this "
+                  "machine",
+                  fault));
+}
+
+Json Processes(const Json& tenant) {
+  Json out = Json::array();
+  for (const Json& member : ListAt(tenant, "members")) {
+    Json gpus = Json::array();
+    for (const Json& gpu : ListAt(member, "gpus")) {
+      const auto committed = NumberAt(gpu, "mem_committed_bytes"),
+                 overhead = NumberAt(gpu, "mem_overhead_bytes");
+      Json figures{{"uuid", TextAt(gpu, "uuid")},
+                   {"mem_ledger_bytes", committed && overhead ? Json(*committed + *overhead) : Json()},
+                   {"mem_nvml_bytes", At(gpu, "mem_nvml_bytes")}};
+      if (figures["mem_nvml_bytes"].is_null())
+        figures["mem_nvml_bytes_reason"] = TextAt(gpu, "mem_nvml_bytes_reason", kWidth);
+      gpus.push_back(std::move(figures));
+    }
+    out.push_back({{"pid", At(member, "pid")},
+                   {"name", TextAt(member, "name")},
+                   {"guard", TextAt(member, "guard")},
+                   {"gpus", std::move(gpus)}});
+  }
+  return out;
+}
+
+std::string NeighboursNow(const Json& tenant, const Json& status) {
+  std::string names;
+  for (const Json& other : ListAt(status, "tenants")) {
+    if (TextAt(other, "id") == TextAt(tenant, "id")) continue;
+    if (!GpusOf(tenant, Json{{"gpus", ListAt(other, "gpus")}}).empty())
+      names += (names.empty() ? "" : ", ") + TextAt(other, "name", 24);
+  }
+  const size_t unmanaged = UnmanagedOn(tenant, status);
+  return fmt::format("On its GPU now: {}; {} process{} outside gpumux.",
+                     names.empty() ? "no other tenant" : names, unmanaged, unmanaged == 1 ? "" : "es");
+}
+
+Json Risks(const Json& tenant, const Json& status) {
+  Json out = Json::array();
+  const auto add = [&out](const char* risk, const std::string& text) {
+    out.push_back({{"risk", risk}, {"text", text}});
+  };
+  const Json& neighbours = At(tenant, "neighbours");
+  if (neighbours.is_object() && !HasEnded(tenant)) {
+    add("neighbours", NeighboursNow(tenant, status));
+    add("neighbour_fault", "A neighbour's GPU fault: " + TextAt(neighbours, "fault", kWidth) + ".");
+    add("neighbour_death", "A neighbour's death: " + TextAt(neighbours, "death", kWidth) + ".");
+    add("neighbour_load", "A neighbour's load: " + TextAt(neighbours, "load", kWidth) + ".");
+  }
+  const auto guaranteed = NumberAt(tenant, "mem_guaranteed_bytes"),
+             limit = NumberAt(tenant, "mem_limit_bytes");
+  if (guaranteed && (!limit || *limit > *guaranteed))
+    add("burst", fmt::format("What it uses above {} is there only while nobody else is promised it.",
+                             Memory(guaranteed)));
+  add("above_limit", At(tenant, "above_limit") == true
+                         ? "It was found above its limit: it gets no further allocation until it is below."
+                         : "If it is found above its limit, it gets no further allocation until it is below; "
+                           "nobody is killed.");
+  add("unseen",
+      "The guard does not charge beforehand: code that the driver loads when a kernel is first used, "
+      "variables of "
+      "compressed fat binaries, imported memory. NVML shows them and they are counted as this tenant's.");
+  add("hostile",
+      "The guard does not see statically linked programs, programs with set-user-id, direct system calls to "
+      "the driver, Vulkan and OpenGL. It guards against greedy programs, not against hostile ones.");
+  return out;
+}
+
+std::string GpuLine(const Json& gpu) {
+  const auto guaranteed = NumberAt(gpu, "mem_guaranteed_bytes"), limit = NumberAt(gpu, "mem_limit_bytes");
+  return fmt::format("  GPU {} ({}): {} guaranteed, limit {}\n", NumberAt(gpu, "index").value_or(0),
+                     TextAt(gpu, "name", 60), guaranteed.value_or(0) == 0 ? "nothing" : Memory(guaranteed),
+                     limit ? Memory(limit) : TextAt(gpu, "mem_limit_bytes_reason", kWidth));
+}
+
+std::string ProcessLines(const Json& explanation) {
+  std::string out;
+  for (const Json& process : ListAt(explanation, "processes")) {
+    out += fmt::format("  pid {} ({}): guard {}", NumberAt(process, "pid").value_or(0),
+                       TextAt(process, "name", 30), TextAt(process, "guard"));
+    for (const Json& gpu : ListAt(process, "gpus"))
+      out += fmt::format("; {} in the ledger, {} by NVML's last reading",
+                         Memory(NumberAt(gpu, "mem_ledger_bytes")), Memory(NumberAt(gpu, "mem_nvml_bytes")));
+    out += "\n";
+  }
+  return out;
+}
+
+}  // namespace
+
+Json Explanation(const Json& tenant, const Json& status) {
+  Json out;
+  for (const char* key : {"id", "name", "owner", "state"}) out[key] = TextAt(tenant, key);
+  Json& promise = out["promise"];
+  for (const char* key :
+       {"mode", "mode_reason", "share_min_ratio", "share_min_ratio_reason", "share_max_ratio",
+        "share_max_ratio_reason", "priority", "isolation", "strict", "mem_guaranteed_bytes",
+        "mem_guaranteed_bytes_reason", "mem_limit_bytes", "mem_limit_bytes_reason"}) {
+    if (tenant.contains(key)) promise[key] = tenant[key];
+  }
+  promise["gpus"] = Json::array();
+  for (const Json& gpu : ListAt(tenant, "gpus")) {
+    Json own;
+    for (const char* key :
+         {"uuid", "index", "name", "mem_guaranteed_bytes", "mem_limit_bytes", "mem_limit_bytes_reason"}) {
+      if (gpu.contains(key)) own[key] = gpu[key];
+    }
+    promise["gpus"].push_back(std::move(own));
+  }
+  out["parts"] = {MemoryLimit(tenant), MemoryGuarantee(tenant, status), Compute(tenant),
+                  FaultIsolation(tenant, status)};
+  out["processes"] = Processes(tenant);
+  out["risks"] = Risks(tenant, status);
+  return out;
+}
+
+std::string RenderExplanation(const Json& explanation) {
+  const Json& promise = At(explanation, "promise");
+  std::string out =
+      fmt::format("{} ({}), of {}, {}\n\nPromised\n", TextAt(explanation, "name", 64),
+                  TextAt(explanation, "id"), TextAt(explanation, "owner", 32), TextAt(explanation, "state"));
+  const Json& gpus = ListAt(promise, "gpus");
+  for (const Json& gpu : gpus) out += GpuLine(gpu);
+  if (gpus.empty())
+    out += fmt::format("  no GPU yet: {} guaranteed, limit {}\n",
+                       Memory(NumberAt(promise, "mem_guaranteed_bytes")),
+                       Memory(NumberAt(promise, "mem_limit_bytes")));
+  const std::string mode = TextAt(promise, "mode"), reason = TextAt(promise, "mode_reason", kWidth);
+  out += fmt::format("  mode {}{}; isolation {}; priority {}\n", mode.empty() ? "–" : mode,
+                     reason.empty() ? "" : " (" + reason + ")", TextAt(promise, "isolation"),
+                     TextAt(promise, "priority"));
+  out += "\nWhat keeps it\n";
+  for (const Json& part : ListAt(explanation, "parts")) {
+    const std::string by = TextAt(part, "by", kWidth), remedy = TextAt(part, "remedy", kWidth);
+    out += fmt::format("  {}: {}{}\n    {}\n", TextAt(part, "part"), TextAt(part, "status"),
+                       by.empty() ? "" : ", by " + by, TextAt(part, "why", 600));
+    if (!remedy.empty()) out += "    to do: " + remedy + "\n";
+  }
+  const std::string processes = ProcessLines(explanation);
+  out += "\nProcesses on a GPU\n" + (processes.empty() ? "  none\n" : processes);
+  out += "\nWhat may happen to it\n";
+  for (const Json& risk : ListAt(explanation, "risks")) out += "  " + TextAt(risk, "text", 600) + "\n";
+  return out;
+}
+
+}  // namespace gpumux::cli
