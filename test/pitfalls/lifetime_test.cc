@@ -105,8 +105,9 @@ TEST_F(PitfallsE, E15_ProgramsGoOnWithoutTheirDaemonAndTheNextOneWaitsForThem) {
   EXPECT_EQ(host_.Do(actor.fd, "free 1"), 0);
   EXPECT_EQ(host_.Do(actor.fd, "alloc 3 async 1073741824 0"), 0);
   EXPECT_EQ(host_.Do(actor.fd, "alloc 4 plain 4294967296 0"), kOutOfMemory);
-  // Another daemon promises nothing of a GPU that a tenant of the dead one has.
-  const Outcome refused = box_.RunGpumux({"run", "--mem", "1GiB", "--no-wait", "--", "/bin/true"});
+  // Whether the next daemon has the GPU's lock already or not: what the tenant was
+  // promised is nobody else's.
+  const Outcome refused = box_.RunGpumux({"run", "--mem", "138GiB", "--no-wait", "--", "/bin/true"});
   EXPECT_NE(refused.exit_code, 0) << refused.err;
   EXPECT_EQ(host_.Do(actor.fd, "alloc 5 plain 104857600 0"), 0) << "beside the new daemon";
   EXPECT_LE(host_.Nvml()[actor.pid], 4 * kGiB);
