@@ -254,7 +254,10 @@ std::vector<pid_t> Servers(const std::string& dir) {
     const std::string name = entry.path().filename();
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
     std::ifstream file(entry.path() / "cmdline", std::ios::binary);
-    const std::string line((std::istreambuf_iterator<char>(file)), {});
+    std::string line(4096, '\0');
+    // A process that ends meanwhile is an error of reading, which this takes for the end.
+    file.read(line.data(), static_cast<std::streamsize>(line.size()));
+    line.resize(static_cast<size_t>(file.gcount()));
     if (line.find("gpumux-softgpud") != std::string::npos && line.find(dir + '\0') != std::string::npos) {
       pids.push_back(std::stoi(name));
     }
