@@ -178,23 +178,11 @@ void Leases::Grant(uint64_t request_id, const core::Placement& placement) {
     return;
   }
   KillPoint("lease-stored");
-  for (size_t slot = 0; slot < tenant->gpus.size(); ++slot) {
-    GpuState& gpu = *machine_.gpus()[tenant->gpus[slot]];
-    const core::Share& share = tenant->shares[slot];
-    if (gpu.ledger.AddTenant(tenant->id, share.guaranteed_bytes, share.limit_bytes)) {
-      gpu.mode = placement.mode;
-      continue;
-    }
-    // Admission and ledger disagree: a fault of ours. Nothing stays promised.
-    for (size_t undo = 0; undo < slot; ++undo) {
-      GpuState& before = *machine_.gpus()[tenant->gpus[undo]];
-      before.ledger.RemoveTenant(tenant->id);
-      if (before.ledger.Tenants().empty()) before.mode.reset();
-    }
+  if (const auto refused = Promise(*tenant)) {
+    // Admission and ledger disagree: a fault of ours.
     (void)store_.Remove(tenant->id);
-    Refuse(request_id,
-           {Code::kInternal,
-            fmt::format("the ledger of GPU {} refused what admission granted", gpu.device.index), ""});
+    Refuse(request_id, {Code::kInternal,
+                        fmt::format("the ledger of GPU {} refused what admission granted", *refused), ""});
     return;
   }
   waiters_.erase(it);
@@ -213,6 +201,24 @@ void Leases::Grant(uint64_t request_id, const core::Placement& placement) {
   const std::string granted = GrantedJson(added, machine_, settings_.session_socket, settings_.guard_library);
   if (!send_granted(added.session, granted, locks)) HungUp(added.session);
   KillPoint("lease-told");
+}
+
+std::optional<unsigned> Leases::Promise(Tenant& tenant) {
+  for (size_t slot = 0; slot < tenant.gpus.size(); ++slot) {
+    GpuState& gpu = *machine_.gpus()[tenant.gpus[slot]];
+    const core::Share& share = tenant.shares[slot];
+    if (gpu.ledger.AddTenant(tenant.id, share.guaranteed_bytes, share.limit_bytes)) {
+      gpu.mode = tenant.mode;
+      continue;
+    }
+    for (size_t undo = 0; undo < slot; ++undo) {
+      GpuState& before = *machine_.gpus()[tenant.gpus[undo]];
+      before.ledger.RemoveTenant(tenant.id);
+      if (before.ledger.Tenants().empty()) before.mode.reset();
+    }
+    return gpu.device.index;
+  }
+  return std::nullopt;
 }
 
 void Leases::TellWaiters() {

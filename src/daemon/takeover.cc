@@ -101,15 +101,8 @@ void Leases::TakeOver(const std::string& id, const std::string& text) {
   tenant->stop_signal = record->stop_signal;
   tenant->state = tenant->child ? TenantState::kRunning : TenantState::kStarting;
   if (Status made = MakePages(*tenant); !made) return give_up(made.error().ToString());
-  for (size_t slot = 0; slot < tenant->gpus.size(); ++slot) {
-    GpuState& gpu = *machine_.gpus()[tenant->gpus[slot]];
-    if (gpu.ledger.AddTenant(id, tenant->shares[slot].guaranteed_bytes, tenant->shares[slot].limit_bytes)) {
-      gpu.mode = tenant->mode;
-      continue;
-    }
-    for (size_t undo = 0; undo < slot; ++undo) machine_.gpus()[tenant->gpus[undo]]->ledger.RemoveTenant(id);
-    return give_up(fmt::format("its bytes are not there on GPU {}", gpu.device.index));
-  }
+  if (const auto refused = Promise(*tenant))
+    return give_up(fmt::format("its bytes are not there on GPU {}", *refused));
   Tenant& added = tenants_.Add(std::move(tenant));
   KillPoint("lease-taken");
   if (auto run = OpenProcess(added.run)) {
