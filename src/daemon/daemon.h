@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/paths.h"
+#include "core/policy.h"
 #include "gpu/nvml.h"
 
 namespace gpumux::daemon {
@@ -18,6 +19,7 @@ struct DaemonSettings {
   // Leave when there has been no tenant and no request for this long.
   std::optional<std::chrono::nanoseconds> idle_exit;
   bool for_everyone = false;  // the machine's daemon: other users may connect
+  core::Policy policy = {};
 };
 
 // All parts of gpumuxd, wired together on one loop.

@@ -41,13 +41,14 @@ bool IsItsProgram(const Tenant& tenant, const ProcessStat& stat) {
 }  // namespace
 
 Leases::Leases(Machine& machine, Tenants& tenants, Monitor& monitor, EventLoop& loop, const Clock& clock,
-               LeaseSettings settings)
+               LeaseSettings settings, const core::Policy& policy)
     : machine_(machine),
       tenants_(tenants),
       monitor_(monitor),
       loop_(loop),
       clock_(clock),
       settings_(std::move(settings)),
+      policy_(policy),
       store_(settings_.store) {}
 
 void Leases::Request(uint64_t session, const ipc::PeerIdentity& peer, RunRequest request) {

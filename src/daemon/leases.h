@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "core/policy.h"
 #include "core/queue.h"
 #include "daemon/monitor.h"
 #include "daemon/run_request.h"
@@ -43,7 +44,7 @@ struct LeaseSettings {
 class Leases {
  public:
   Leases(Machine& machine, Tenants& tenants, Monitor& monitor, EventLoop& loop, const Clock& clock,
-         LeaseSettings settings);
+         LeaseSettings settings, const core::Policy& policy);
 
   // What an earlier daemon promised is promised again (docs/design/takeover.md).
   // Before NVML is read and before anybody is accepted.
@@ -108,6 +109,7 @@ class Leases {
   EventLoop& loop_;
   const Clock& clock_;
   LeaseSettings settings_;
+  const core::Policy& policy_;
   Store store_;
   core::Queue queue_;
   std::map<uint64_t, Waiter> waiters_;  // by the request's id
