@@ -28,6 +28,7 @@ RuntimePaths PathsIn(const std::string& dir) {
           .api_socket = dir + "/api.sock",
           .log = dir + "/gpumuxd.log",
           .store = dir + "/leases.db",
+          .audit = dir + "/audit.log",
           .lock = dir + "/gpumuxd.lock"};
 }
 

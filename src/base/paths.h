@@ -17,6 +17,7 @@ struct RuntimePaths {
   std::string api_socket;      // HTTP over SOCK_STREAM: commands
   std::string log;
   std::string store;  // leases, for the daemon's successor
+  std::string audit;  // every change, for whoever looks after the machine
   std::string lock;   // held (flock) by the daemon as long as it runs
 };
 

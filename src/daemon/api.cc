@@ -43,7 +43,8 @@ ApiServer::Response Api::Tenant(const ApiServer::Request& request, const std::st
     if (Status may = MayChange(id, request.peer); !may) return Failure(may.error());
     const auto stop = ParseStopRequest(request.body);
     if (!stop) return Failure(stop.error());
-    const Status stopped = leases_.Stop(id, *stop, "stopped by " + UserName(request.peer.uid));
+    const Status stopped =
+        leases_.Stop(id, *stop, "stopped by " + UserName(request.peer.uid), request.peer.uid);
     if (!stopped) return Failure(stopped.error());
     return {200, report_.Done()};
   }

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/daemon.h"
 
+#include <fmt/format.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "base/units.h"
 #include "daemon/api.h"
+#include "daemon/events.h"
 #include "daemon/process_tree.h"
 #include "daemon/sessions.h"
 
@@ -19,11 +22,12 @@ struct Daemon::Parts {
   Parts(DaemonSettings s, gpu::GpuSource source, gpu::Nvml& nvml, const Clock& c)
       : settings(std::move(s)),
         clock(c),
-        machine(std::move(source), nvml, loop, settings.paths.api_socket),
-        monitor(machine, tenants, clock),
+        events(settings.paths.audit, clock),
+        machine(std::move(source), nvml, loop, events, settings.paths.api_socket),
+        monitor(machine, tenants, events, clock),
         reaper(machine, tenants, monitor, loop, clock),
         desk(machine, tenants, monitor, loop, clock),
-        leases(machine, tenants, monitor, loop, clock,
+        leases(machine, tenants, monitor, events, loop, clock,
                {settings.paths.session_socket, settings.guard_library, settings.paths.store},
                settings.policy),
         sessions(machine, tenants, monitor, reaper, desk, leases, loop, clock),
@@ -49,12 +53,14 @@ struct Daemon::Parts {
     leases.WatchGuards();
     leases.Schedule();
     sessions.DropSilent();
+    events.Tick();
     if (!leases.Idle())
       idle_since.reset();
     else if (!idle_since)
       idle_since = clock.Now();
     if (settings.idle_exit && idle_since && clock.Now() - *idle_since >= *settings.idle_exit) {
-      LogInfo("no tenant for {}: leaving", FormatDuration(*settings.idle_exit));
+      events.Note({.kind = EventKind::kDaemonStopped,
+                   .text = fmt::format("no tenant for {}: leaving", FormatDuration(*settings.idle_exit))});
       loop.Stop();
     }
   }
@@ -62,6 +68,7 @@ struct Daemon::Parts {
   DaemonSettings settings;
   const Clock& clock;
   EventLoop loop;
+  EventLog events;
   Tenants tenants;
   Machine machine;
   Monitor monitor;
@@ -93,11 +100,16 @@ Status Daemon::Start() {
     return status;
   parts.tick = parts.loop.Every(kTick, [&parts] { parts.Tick(); });
   parts.signals = parts.loop.OnSignals({SIGTERM, SIGINT}, [&parts](int signal) {
-    LogInfo("signal {}: leaving; {} tenant(s) go on with their limits", signal, parts.tenants.live().size());
+    parts.events.Note({.kind = EventKind::kDaemonStopped,
+                       .text = fmt::format("signal {}: leaving; {} tenant(s) go on with their limits", signal,
+                                           parts.tenants.live().size())});
     parts.loop.Stop();
   });
-  LogInfo("ready: {} GPU(s){}, {}", parts.machine.gpus().size(),
-          parts.machine.source().simulated ? " (software)" : "", parts.settings.paths.session_socket);
+  parts.events.Note(
+      {.kind = EventKind::kDaemonStarted,
+       .text = fmt::format("ready: pid {}, {} GPU(s){}, {}", ::getpid(), parts.machine.gpus().size(),
+                           parts.machine.source().simulated ? " (software)" : "",
+                           parts.settings.paths.session_socket)});
   return {};
 }
 

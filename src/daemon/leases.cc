@@ -38,13 +38,36 @@ bool IsItsProgram(const Tenant& tenant, const ProcessStat& stat) {
   return !alive && stat.start_time >= tenant.run.start_time && ProcessOwner(stat.pid) == tenant.uid;
 }
 
+std::string DescribeGrant(const Tenant& tenant, const Machine& machine) {
+  std::string text;
+  for (size_t slot = 0; slot < tenant.gpus.size(); ++slot) {
+    const core::Share& share = tenant.shares[slot];
+    text += fmt::format("{} guaranteed{} on GPU {}, ",
+                        share.guaranteed_bytes > 0 ? FormatBytes(share.guaranteed_bytes) : "nothing",
+                        share.limit_bytes ? ", at most " + FormatBytes(*share.limit_bytes) : "",
+                        machine.gpus()[tenant.gpus[slot]]->device.index);
+  }
+  return text + fmt::format("mode {}, after {:.1f} s", core::Name(tenant.mode), tenant.waited_seconds);
+}
+
+// A request has no GPU yet.
+Event About(EventKind kind, const Waiter& waiter, std::string text) {
+  return {.kind = kind,
+          .text = std::move(text),
+          .tenant = waiter.id,
+          .tenant_name = waiter.request.ask.name,
+          .owner = waiter.uid,
+          .by = waiter.uid};
+}
+
 }  // namespace
 
-Leases::Leases(Machine& machine, Tenants& tenants, Monitor& monitor, EventLoop& loop, const Clock& clock,
-               LeaseSettings settings, const core::Policy& policy)
+Leases::Leases(Machine& machine, Tenants& tenants, Monitor& monitor, EventLog& events, EventLoop& loop,
+               const Clock& clock, LeaseSettings settings, const core::Policy& policy)
     : machine_(machine),
       tenants_(tenants),
       monitor_(monitor),
+      events_(events),
       loop_(loop),
       clock_(clock),
       settings_(std::move(settings)),
@@ -66,17 +89,19 @@ void Leases::Request(uint64_t session, const ipc::PeerIdentity& peer, RunRequest
   waiter.since = clock_.Now();
   const uint64_t id = next_request_++;
   request.ask.id = id;
+  const auto turn_away = [&](const Error& error) {
+    waiter.request = std::move(request);
+    events_.Note(About(EventKind::kRefused, waiter, error.ToString()));
+    send_refused(session, error);
+  };
   const auto of_user = std::count_if(waiters_.begin(), waiters_.end(),
                                      [&](const auto& each) { return each.second.uid == peer.uid; });
   if (IsStranger(peer.uid) && of_user >= kMaxWaitingOfStranger) {
-    send_refused(session,
-                 {Code::kDenied, fmt::format("{} requests of yours wait already", of_user), "try later"});
-    return;
+    return turn_away({Code::kDenied, fmt::format("{} requests of yours wait already", of_user), "try later"});
   }
   if (!queue_.Push(request.ask)) {
-    send_refused(session, {Code::kDenied, fmt::format("{} requests wait already", core::Queue::kMaxWaiting),
-                           "try later"});
-    return;
+    return turn_away(
+        {Code::kDenied, fmt::format("{} requests wait already", core::Queue::kMaxWaiting), "try later"});
   }
   if (request.wait && request.wait_limit) {
     waiter.timeout = loop_.After(*request.wait_limit, [this, id] {
@@ -133,7 +158,7 @@ void Leases::Refuse(uint64_t request_id, const Error& error) {
   queue_.Remove(request_id);
   if (it == waiters_.end()) return;
   const uint64_t session = it->second.session;
-  LogInfo("{} of {}: refused: {}", it->second.request.ask.name, UserName(it->second.uid), error.ToString());
+  events_.Note(About(EventKind::kRefused, it->second, error.ToString()));
   waiters_.erase(it);
   send_refused(session, error);
 }
@@ -194,9 +219,7 @@ void Leases::Grant(uint64_t request_id, const core::Placement& placement) {
       (void)Stop(id, StopRequest{}, "its time was over");
     });
   }
-  LogInfo("tenant {} ({}) of {}: {} on {} GPU(s), {} guaranteed", added.id, added.request.ask.name,
-          UserName(added.uid), core::Name(added.mode), added.gpus.size(),
-          FormatBytes(added.shares[0].guaranteed_bytes));
+  events_.Note(About(EventKind::kGranted, added, DescribeGrant(added, machine_), added.uid));
   std::vector<int> locks;
   for (const size_t gpu : added.gpus) locks.push_back(machine_.gpus()[gpu]->claim.get());
   const std::string granted = GrantedJson(added, machine_, settings_.session_socket, settings_.guard_library);
@@ -293,7 +316,7 @@ void Leases::Ended(uint64_t session, const RunEnded& ended) {
 void Leases::HungUp(uint64_t session) {
   for (const auto& [id, waiter] : waiters_) {
     if (waiter.session != session) continue;
-    LogInfo("{} of {}: hung up while waiting", waiter.request.ask.name, UserName(waiter.uid));
+    events_.Note(About(EventKind::kCancelled, waiter, "hung up while it waited"));
     queue_.Remove(id);
     waiters_.erase(id);
     ScheduleSoon();
@@ -370,7 +393,7 @@ void Leases::End(Tenant& tenant) {
     if (gpu.ledger.Tenants().empty()) gpu.mode.reset();
   }
   KillPoint("lease-ending");
-  LogInfo("tenant {} ({}) ended: {}", tenant.id, tenant.request.ask.name, ended.why);
+  events_.Note(About(EventKind::kEnded, tenant, ended.why));
   SendSummary(tenant);
   tenant.child_death = {};
   tenant.child_pidfd.reset();

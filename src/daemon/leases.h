@@ -43,8 +43,8 @@ struct LeaseSettings {
 
 class Leases {
  public:
-  Leases(Machine& machine, Tenants& tenants, Monitor& monitor, EventLoop& loop, const Clock& clock,
-         LeaseSettings settings, const core::Policy& policy);
+  Leases(Machine& machine, Tenants& tenants, Monitor& monitor, EventLog& events, EventLoop& loop,
+         const Clock& clock, LeaseSettings settings, const core::Policy& policy);
 
   // What an earlier daemon promised is promised again (docs/design/takeover.md).
   // Before NVML is read and before anybody is accepted.
@@ -66,7 +66,9 @@ class Leases {
   void HungUp(uint64_t session);
 
   // Signal, grace time, SIGKILL; of a waiting request: refused. kNotFound.
-  Status Stop(const std::string& id, const StopRequest& request, const std::string& reason);
+  // `by`: who asked; nullopt: the daemon itself.
+  Status Stop(const std::string& id, const StopRequest& request, const std::string& reason,
+              std::optional<uid_t> by = {});
 
   // Starts what can start. Whenever bytes came back or a GPU changed.
   void Schedule();
@@ -106,6 +108,7 @@ class Leases {
   Machine& machine_;
   Tenants& tenants_;
   Monitor& monitor_;
+  EventLog& events_;
   EventLoop& loop_;
   const Clock& clock_;
   LeaseSettings settings_;

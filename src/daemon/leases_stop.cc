@@ -34,7 +34,8 @@ std::string UnguardedProcess(const Tenant& tenant, Time now) {
 
 }  // namespace
 
-Status Leases::Stop(const std::string& id, const StopRequest& request, const std::string& reason) {
+Status Leases::Stop(const std::string& id, const StopRequest& request, const std::string& reason,
+                    std::optional<uid_t> by) {
   for (const auto& [request_id, waiter] : waiters_) {
     if (waiter.id != id) continue;
     Refuse(request_id, {Code::kDenied, reason + " while it waited", ""});
@@ -46,8 +47,10 @@ Status Leases::Stop(const std::string& id, const StopRequest& request, const std
   if (tenant->stop_reason.empty()) tenant->stop_reason = reason;
   tenant->stop_signal = request.signal;
   tenant->state = TenantState::kStopping;
-  LogInfo("tenant {}: {}: signal {}, SIGKILL after {}", id, reason, request.signal,
-          FormatDuration(request.grace));
+  events_.Note(About(
+      EventKind::kStopping, *tenant,
+      fmt::format("{}: signal {}, SIGKILL after {}", reason, request.signal, FormatDuration(request.grace)),
+      by));
   if (Status saved = Save(*tenant); !saved) LogError("tenant {}: {}", id, saved.error().ToString());
   KillPoint("stop-stored");
   Signal(*tenant, request.signal);
@@ -98,7 +101,8 @@ void Leases::WatchGuards() {
     std::string reason = unguarded;
     if (reason.empty() && !tenant->unpromised.empty()) reason = tenant->unpromised.begin()->second;
     if (tenant->not_enforced.empty() != reason.empty()) {
-      LogWarning("tenant {}: {}", id, reason.empty() ? "enforced again" : "not enforced: " + reason);
+      events_.Note(About(reason.empty() ? EventKind::kEnforced : EventKind::kNotEnforced, *tenant,
+                         reason.empty() ? "its memory limit is in force again" : reason));
     }
     if (!reason.empty()) tenant->was_not_enforced = reason;
     tenant->not_enforced = std::move(reason);

@@ -55,8 +55,9 @@ core::GpuSnapshot GpuState::Snapshot() const {
   return snapshot;
 }
 
-Machine::Machine(gpu::GpuSource source, gpu::Nvml& nvml, EventLoop& loop, std::string api_path)
-    : source_(std::move(source)), nvml_(nvml), loop_(loop), api_path_(std::move(api_path)) {}
+Machine::Machine(gpu::GpuSource source, gpu::Nvml& nvml, EventLoop& loop, EventLog& events,
+                 std::string api_path)
+    : source_(std::move(source)), nvml_(nvml), loop_(loop), events_(events), api_path_(std::move(api_path)) {}
 
 void Machine::Start() {
   for (const gpu::Device& device : nvml_.Devices()) {
@@ -65,7 +66,10 @@ void Machine::Start() {
                                           core::ContextCostOf(device.name));
     if (!memory) {
       gpu->lost = memory.error();
-      LogError("GPU {} ({}): {}", device.index, device.uuid.ToString(), memory.error().ToString());
+      events_.Note(
+          {.kind = EventKind::kGpuLost,
+           .text = fmt::format("GPU {}: {}; no new promises", device.index, memory.error().ToString()),
+           .gpus = {device.uuid}});
     }
     gpu->compute_mode = nvml_.Mode(device.uuid).value_or(gpu::ComputeMode::kUnknown);
     Claim(*gpu);
@@ -109,7 +113,10 @@ void Machine::Own(GpuState& gpu, UniqueFd socket) {
   gpu.claim = std::move(socket);
   gpu.claim_watch =
       loop_.OnReadable(gpu.claim.get(), [this, &gpu] { GreetClaimants(gpu.claim.get(), api_path_); });
-  LogInfo("GPU {} ({}, {}) is ours", gpu.device.index, gpu.device.name, gpu.device.uuid.ToString());
+  events_.Note({.kind = EventKind::kGpuOwned,
+                .text = fmt::format("GPU {} ({}, {}) is ours", gpu.device.index, gpu.device.name,
+                                    gpu.device.uuid.ToString()),
+                .gpus = {gpu.device.uuid}});
 }
 
 std::vector<core::GpuSnapshot> Machine::Snapshot() const {

@@ -12,6 +12,7 @@
 #include "core/admission.h"
 #include "core/ledger.h"
 #include "daemon/event_loop.h"
+#include "daemon/events.h"
 #include "daemon/gpu_ownership.h"
 #include "daemon/tenant.h"
 #include "gpu/nvml.h"
@@ -42,7 +43,7 @@ struct GpuState {
 class Machine {
  public:
   // `nvml` must outlive it.
-  Machine(gpu::GpuSource source, gpu::Nvml& nvml, EventLoop& loop, std::string api_path);
+  Machine(gpu::GpuSource source, gpu::Nvml& nvml, EventLoop& loop, EventLog& events, std::string api_path);
 
   // Reads every GPU once and claims it. A GPU that cannot be read is there and closed.
   void Start();
@@ -67,6 +68,7 @@ class Machine {
   gpu::GpuSource source_;
   gpu::Nvml& nvml_;
   EventLoop& loop_;
+  EventLog& events_;
   std::string api_path_;
   std::vector<std::unique_ptr<GpuState>> gpus_;
 };

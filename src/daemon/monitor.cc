@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/monitor.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
-#include "base/log.h"
 #include "base/process.h"
+#include "base/units.h"
 #include "core/context_cost.h"
 #include "daemon/process_tree.h"
 #include "daemon/usage.h"
@@ -52,12 +54,18 @@ bool Monitor::ReadOnce(size_t gpu_index) {
   const auto processes = machine_.nvml().Processes(gpu.device.uuid);
   if (!memory || !processes) {
     const Error& error = memory ? processes.error() : memory.error();
-    if (!gpu.lost) LogError("GPU {}: {}; no new promises", gpu.device.index, error.ToString());
+    if (!gpu.lost) {
+      events_.Note({.kind = EventKind::kGpuLost,
+                    .text = fmt::format("GPU {}: {}; no new promises", gpu.device.index, error.ToString()),
+                    .gpus = {gpu.device.uuid}});
+    }
     gpu.lost = error;
     return false;
   }
   if (gpu.lost) {
-    LogInfo("GPU {} answers again", gpu.device.index);
+    events_.Note({.kind = EventKind::kGpuBack,
+                  .text = fmt::format("GPU {} answers again", gpu.device.index),
+                  .gpus = {gpu.device.uuid}});
     gpu.lost.reset();
   }
   gpu.last_reading = clock_.Now();
@@ -241,8 +249,10 @@ void Monitor::FreezeAboveLimit(size_t gpu_index, GpuState& gpu) {
     const bool frozen = std::any_of(tenant->readings_above.begin(), tenant->readings_above.end(),
                                     [](unsigned readings) { return readings >= 2; });
     if (frozen != tenant->frozen) {
-      LogWarning("tenant {} ({}) is {} its limit on GPU {}", id, tenant->request.ask.name,
-                 frozen ? "above" : "below", gpu.device.index);
+      events_.Note(About(frozen ? EventKind::kAboveLimit : EventKind::kBelowLimit, *tenant,
+                         frozen ? fmt::format("{} on GPU {} are above its limit: no further allocation",
+                                              FormatBytes(entry.used_bytes), gpu.device.index)
+                                : "below its limit again"));
     }
     tenant->frozen = frozen;
     NotePeak(*tenant, *slot, gpu);

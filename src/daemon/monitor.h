@@ -16,8 +16,8 @@ namespace gpumux::daemon {
 // tenants' processes, unmanaged and unexplained bytes, tenants above their limit.
 class Monitor {
  public:
-  Monitor(Machine& machine, Tenants& tenants, const Clock& clock)
-      : machine_(machine), tenants_(tenants), clock_(clock) {}
+  Monitor(Machine& machine, Tenants& tenants, EventLog& events, const Clock& clock)
+      : machine_(machine), tenants_(tenants), events_(events), clock_(clock) {}
 
   // Makes a process that NVML shows, and that is a tenant's without having said
   // hello, a member; null if it is gone.
@@ -50,6 +50,7 @@ class Monitor {
 
   Machine& machine_;
   Tenants& tenants_;
+  EventLog& events_;
   const Clock& clock_;
   bool look_again_ = false;  // the last reading found what it did not believe
 };

@@ -72,7 +72,8 @@ void Leases::TakeOver(const std::string& id, const std::string& text) {
   auto request =
       record ? ParseRunRequest(record->request) : Result<RunRequest>(tl::unexpected(record.error()));
   const auto give_up = [&](const std::string& why) {
-    LogError("the lease {} of an earlier daemon is not taken over: {}", id, why);
+    events_.Note({.kind = EventKind::kNotTakenOver,
+                  .text = fmt::format("the lease {} of an earlier daemon is not taken over: {}", id, why)});
     (void)store_.Remove(id);
   };
   if (!request) return give_up(request.error().ToString());
@@ -132,8 +133,9 @@ void Leases::TakeOver(const std::string& id, const std::string& text) {
     Signal(added, added.stop_signal);
     added.stop_timer = loop_.After(StopRequest{}.grace, [this, id] { Kill(id); });
   }
-  LogInfo("tenant {} ({}) of {} is taken over: {}", id, added.request.ask.name, UserName(added.uid),
-          child ? "its program runs" : "its program is gone");
+  events_.Note(About(EventKind::kTakenOver, added,
+                     child ? "from an earlier daemon; its program runs"
+                           : "from an earlier daemon; its program has not started, or is gone"));
   // Once NVML was asked who of it is on a GPU.
   loop_.Post([this, id] {
     if (Tenant* taken = tenants_.Find(id)) CheckEnd(*taken);
