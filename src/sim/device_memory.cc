@@ -7,10 +7,33 @@
 
 namespace gpumux::sim {
 
+DeviceMemory::Account& DeviceMemory::Of(Process process) {
+  auto [it, added] = accounts_.try_emplace(process);
+  if (added) {
+    it->second.context_own = spec_.context_own;
+    it->second.context_device = spec_.context_device;
+  }
+  return it->second;
+}
+
+void DeviceMemory::SetTerms(Process process, uint64_t context_own, uint64_t context_device, uint64_t limit) {
+  Account& account = Of(process);
+  account.context_own = context_own;
+  account.context_device = context_device;
+  account.limit = limit;
+}
+
+uint64_t DeviceMemory::FreeFor(Process process) const {
+  auto it = accounts_.find(process);
+  if (it == accounts_.end() || it->second.limit == 0) return free();
+  const Account& account = it->second;
+  return account.Counted() < account.limit ? std::min(free(), account.limit - account.Counted()) : 0;
+}
+
 uint64_t DeviceMemory::OwnBytes(Process process) const {
   auto it = accounts_.find(process);
   if (it == accounts_.end()) return 0;
-  return it->second.contexts * spec_.context_own + it->second.taken;
+  return it->second.contexts * it->second.context_own + it->second.taken;
 }
 
 bool DeviceMemory::Listed(Process process) const {
@@ -37,14 +60,15 @@ bool DeviceMemory::MakeRoom(uint64_t bytes) {
 }
 
 void DeviceMemory::AddProcess(Process process) {
-  if (!accounts_[process].initialised && initialised_++ == 0) used_ += spec_.opened_device;
-  accounts_[process].initialised = true;
+  if (!Of(process).initialised && initialised_++ == 0) used_ += spec_.opened_device;
+  Of(process).initialised = true;
 }
 
 bool DeviceMemory::AddContext(Process process) {
-  if (!MakeRoom(spec_.context_device)) return false;
-  ++accounts_[process].contexts;
-  used_ += spec_.context_device;
+  Account& account = Of(process);
+  if (!account.Within(account.context_own) || !MakeRoom(account.context_device)) return false;
+  ++account.contexts;
+  used_ += account.context_device;
   return true;
 }
 
@@ -52,13 +76,14 @@ bool DeviceMemory::RemoveContext(Process process) {
   auto it = accounts_.find(process);
   if (it == accounts_.end() || it->second.contexts == 0) return false;
   --it->second.contexts;
-  used_ -= spec_.context_device;
+  used_ -= it->second.context_device;
   return true;
 }
 
 bool DeviceMemory::Take(Process process, uint64_t bytes) {
-  if (!MakeRoom(bytes)) return false;
-  accounts_[process].taken += bytes;
+  Account& account = Of(process);
+  if (!account.Within(bytes) || !MakeRoom(bytes)) return false;
+  account.taken += bytes;
   used_ += bytes;
   return true;
 }
@@ -82,7 +107,7 @@ bool DeviceMemory::Disown(Process process, uint64_t bytes) {
 bool DeviceMemory::Adopt(Process process, uint64_t bytes) {
   if (ownerless_ < bytes) return false;
   ownerless_ -= bytes;
-  accounts_[process].taken += bytes;
+  Of(process).taken += bytes;
   return true;
 }
 
@@ -94,7 +119,7 @@ bool DeviceMemory::FreeOwnerless(uint64_t bytes) {
 }
 
 bool DeviceMemory::TouchManaged(Process process, uint64_t bytes) {
-  Account& account = accounts_[process];
+  Account& account = Of(process);
   const uint64_t cached = std::min(bytes, account.managed_cache);
   const uint64_t missing = bytes - cached;
   // Whole batches while there is room for them, else what is needed.
@@ -106,6 +131,20 @@ bool DeviceMemory::TouchManaged(Process process, uint64_t bytes) {
   account.managed_cache += taken - missing - cached;
   account.managed += bytes;
   used_ += taken;
+  return true;
+}
+
+bool DeviceMemory::ReserveManaged(Process process, uint64_t bytes) {
+  Account& account = Of(process);
+  if (!account.Within(bytes)) return false;
+  account.reserved_managed += bytes;
+  return true;
+}
+
+bool DeviceMemory::ReleaseManaged(Process process, uint64_t bytes) {
+  auto it = accounts_.find(process);
+  if (it == accounts_.end() || it->second.reserved_managed < bytes) return false;
+  it->second.reserved_managed -= bytes;
   return true;
 }
 
@@ -121,7 +160,8 @@ void DeviceMemory::RemoveProcess(Process process) {
   auto it = accounts_.find(process);
   if (it == accounts_.end()) return;
   const Account& account = it->second;
-  used_ -= account.contexts * spec_.context_device + account.taken + account.managed + account.managed_cache;
+  used_ -=
+      account.contexts * account.context_device + account.taken + account.managed + account.managed_cache;
   if (account.initialised && --initialised_ == 0) used_ -= spec_.opened_device;
   accounts_.erase(it);
 }

@@ -17,8 +17,15 @@ class DeviceMemory {
 
   explicit DeviceMemory(const GpuSpec& spec) : spec_(spec) {}
 
+  // Before its first context: what each of its contexts takes instead of the
+  // spec's figures, and the most that it may hold in its own figure, managed
+  // memory counted in full (0: no such limit).
+  void SetTerms(Process process, uint64_t context_own, uint64_t context_device, uint64_t limit);
+
   uint64_t used() const { return used_; }
   uint64_t free() const { return spec_.usable - used_; }
+  // What one process may still take.
+  uint64_t FreeFor(Process process) const;
   // 0 for a process that holds nothing.
   uint64_t OwnBytes(Process process) const;
   // Whether NVML lists the process: it does so from its first context on.
@@ -34,7 +41,12 @@ class DeviceMemory {
   // First use of managed pages on the device: counts for the device alone.
   bool TouchManaged(Process process, uint64_t bytes);
 
+  // Managed memory that a process with a limit has, touched or not: counts
+  // within the limit alone. False: it is over.
+  bool ReserveManaged(Process process, uint64_t bytes);
+
   // Each is false, and changes nothing, when the process does not hold as much.
+  bool ReleaseManaged(Process process, uint64_t bytes);
   bool RemoveContext(Process process);
   bool Give(Process process, uint64_t bytes);
   bool FreeManaged(Process process, uint64_t bytes);
@@ -57,7 +69,16 @@ class DeviceMemory {
     uint64_t managed = 0;        // touched managed pages
     uint64_t managed_cache = 0;  // free pages that managed memory keeps
     bool initialised = false;
+    uint64_t context_own = 0, context_device = 0;
+    uint64_t limit = 0;
+    uint64_t reserved_managed = 0;
+    uint64_t Counted() const { return contexts * context_own + taken + reserved_managed; }
+    bool Within(uint64_t more) const {
+      return limit == 0 || (Counted() <= limit && more <= limit - Counted());
+    }
   };
+
+  Account& Of(Process process);
 
   // Makes room for `bytes`, from other processes' managed caches if need be.
   bool MakeRoom(uint64_t bytes);

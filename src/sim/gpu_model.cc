@@ -19,16 +19,48 @@ uint64_t GpuModel::Units(uint32_t threads_per_block) const {
   return kUnitsPerSm / static_cast<uint64_t>(blocks);
 }
 
+GpuModel::ProcessState& GpuModel::StateOf(Process process) {
+  if (auto it = processes_.find(process); it != processes_.end()) return it->second;
+  SetSharing(process, {});
+  return processes_.at(process);
+}
+
+void GpuModel::SetSharing(Process process, const Sharing& sharing) {
+  const uint64_t all = kUnitsPerSm * static_cast<uint64_t>(spec_.sms);
+  ProcessState state;
+  state.group = sharing.group != 0 ? Group{true, sharing.group} : Group{false, process};
+  state.below_normal = sharing.below_normal;
+  state.most_units = sharing.sms > 0 ? std::min(all, kUnitsPerSm * static_cast<uint64_t>(sharing.sms)) : all;
+  auto [group, added] = groups_.try_emplace(state.group);
+  if (added) group->second.free_units = all;
+  group->second.members.insert(process);
+  processes_.insert_or_assign(process, std::move(state));
+}
+
+bool GpuModel::HasWork(Process process) const {
+  auto it = processes_.find(process);
+  return it != processes_.end() && it->second.kernels > 0;
+}
+
+void GpuModel::Extend(Spans& spans, Time until) {
+  if (!spans.empty() && spans.back().end == clock_) {
+    spans.back().end = until;
+  } else {
+    spans.push_back({clock_, until});
+  }
+  while (spans.front().end + kBusyHistory < until) spans.pop_front();
+}
+
 void GpuModel::Step(Time t) {
   if (t <= clock_) return;
   if (phase_ == Phase::kRunning) {
-    processes_.at(*holder_).local += t - clock_;
-    if (!busy_.empty() && busy_.back().end == clock_ && busy_.back().process == *holder_) {
-      busy_.back().end = t;
-    } else {
-      busy_.push_back({clock_, t, *holder_});
+    GroupState& group = groups_.at(*holder_);
+    group.local += t - clock_;
+    Extend(busy_, t);
+    for (Process member : group.members) {
+      ProcessState& process = processes_.at(member);
+      if (process.units > 0) Extend(process.busy, t);
     }
-    while (busy_.front().end + kBusyHistory < t) busy_.pop_front();
   }
   clock_ = t;
 }
@@ -42,8 +74,8 @@ std::optional<GpuModel::Time> GpuModel::NextEventTime() const {
     case Phase::kRunning:
       break;
   }
-  const ProcessState& process = processes_.at(*holder_);
-  const Time finish = clock_ + (process.cohorts.begin()->end - process.local);
+  const GroupState& group = groups_.at(*holder_);
+  const Time finish = clock_ + (group.cohorts.begin()->end - group.local);
   return NextReady(*holder_) ? std::min(finish, phase_end_) : finish;
 }
 
@@ -58,12 +90,12 @@ void GpuModel::Advance(Time now) {
 
 void GpuModel::HandleEvents() {
   if (phase_ == Phase::kSwitching) {
-    auto target = processes_.find(target_);
-    if (target != processes_.end() && target->second.has_work()) {
+    auto target = groups_.find(target_);
+    if (target != groups_.end() && target->second.has_work()) {
       Hold(target_);
     } else {
       phase_ = Phase::kIdle;
-      if (target != processes_.end()) holder_ = target_;
+      if (target != groups_.end()) holder_ = target_;
       Reschedule();
     }
     return;
@@ -75,66 +107,77 @@ void GpuModel::HandleEvents() {
 }
 
 void GpuModel::FinishCohorts() {
-  ProcessState& process = processes_.at(*holder_);
-  while (!process.cohorts.empty() && process.cohorts.begin()->end <= process.local) {
-    const Cohort cohort = *process.cohorts.begin();
-    process.cohorts.erase(process.cohorts.begin());
-    process.free_units += cohort.units;
-    auto stream = process.streams.find(cohort.stream);
+  GroupState& group = groups_.at(*holder_);
+  std::vector<StreamOf> started;
+  while (!group.cohorts.empty() && group.cohorts.begin()->end <= group.local) {
+    const Cohort cohort = *group.cohorts.begin();
+    group.cohorts.erase(group.cohorts.begin());
+    group.free_units += cohort.units;
+    ProcessState& process = processes_.at(cohort.stream.first);
+    process.units -= cohort.units;
+    auto stream = group.streams.find(cohort.stream);
     Running& kernel = stream->second.front();
     kernel.in_flight -= cohort.blocks;
     if (kernel.undispatched > 0 || kernel.in_flight > 0) continue;
-    completions_.push_back({*holder_, kernel.kernel.id, *kernel.start, clock_});
+    completions_.push_back({cohort.stream.first, kernel.kernel.id, *kernel.start, clock_});
+    --process.kernels;
     stream->second.pop_front();
     if (stream->second.empty()) {
-      process.streams.erase(stream);
+      group.streams.erase(stream);
     } else {
-      StartHead(process, cohort.stream);
+      started.push_back(cohort.stream);
     }
   }
-  Dispatch(process);
-  if (!process.has_work()) {
+  Dispatch(group);
+  for (const StreamOf& stream : started) {
+    StartHead(group, stream);
+    Dispatch(group);
+  }
+  if (!group.has_work()) {
     phase_ = Phase::kIdle;
     Reschedule();
   }
 }
 
-void GpuModel::StartHead(ProcessState& process, Stream stream) {
-  Running& kernel = process.streams.at(stream).front();
+void GpuModel::StartHead(GroupState& group, StreamOf stream) {
+  Running& kernel = group.streams.at(stream).front();
   kernel.order = next_order_++;
   kernel.undispatched = kernel.kernel.blocks;
-  process.heads.emplace(kernel.order, stream);
+  group.heads.emplace(std::pair(processes_.at(stream.first).below_normal, kernel.order), stream);
 }
 
-void GpuModel::Dispatch(ProcessState& process) {
-  for (auto head = process.heads.begin(); head != process.heads.end();) {
-    Running& kernel = process.streams.at(head->second).front();
+void GpuModel::Dispatch(GroupState& group) {
+  for (auto head = group.heads.begin(); head != group.heads.end();) {
+    Running& kernel = group.streams.at(head->second).front();
+    ProcessState& process = processes_.at(head->second.first);
     const uint64_t units = Units(kernel.kernel.threads_per_block);
-    const uint64_t blocks = std::min(kernel.undispatched, process.free_units / units);
+    const uint64_t room = std::min(group.free_units, process.most_units - process.units);
+    const uint64_t blocks = std::min(kernel.undispatched, room / units);
     if (blocks > 0) {
       kernel.undispatched -= blocks;
       kernel.in_flight += blocks;
-      process.free_units -= blocks * units;
+      group.free_units -= blocks * units;
+      process.units += blocks * units;
       if (!kernel.start) kernel.start = clock_;
-      process.cohorts.insert(
-          {process.local + kernel.kernel.duration, kernel.order, head->second, blocks, blocks * units});
+      group.cohorts.insert(
+          {group.local + kernel.kernel.duration, kernel.order, head->second, blocks, blocks * units});
     }
-    head = kernel.undispatched == 0 ? process.heads.erase(head) : std::next(head);
+    head = kernel.undispatched == 0 ? group.heads.erase(head) : std::next(head);
   }
 }
 
 void GpuModel::Launch(Time now, Process id, Stream stream, const Kernel& kernel) {
   Advance(now);
-  auto [it, added] = processes_.try_emplace(id);
-  ProcessState& process = it->second;
-  if (added) process.free_units = kUnitsPerSm * static_cast<uint64_t>(spec_.sms);
-  auto& queue = process.streams[stream];
+  ProcessState& process = StateOf(id);
+  GroupState& group = groups_.at(process.group);
+  auto& queue = group.streams[{id, stream}];
   queue.emplace_back().kernel = kernel;
   queue.back().kernel.blocks = std::max<uint64_t>(kernel.blocks, 1);
+  ++process.kernels;
   if (queue.size() > 1) return;
-  StartHead(process, stream);
-  if (phase_ == Phase::kRunning && holder_ == id) {
-    Dispatch(process);
+  StartHead(group, {id, stream});
+  if (phase_ == Phase::kRunning && holder_ == process.group) {
+    Dispatch(group);
   } else if (phase_ == Phase::kIdle) {
     Reschedule();
   } else if (phase_ == Phase::kRunning && phase_end_ <= clock_) {
@@ -146,31 +189,46 @@ void GpuModel::Launch(Time now, Process id, Stream stream, const Kernel& kernel)
 
 void GpuModel::RemoveProcess(Time now, Process id) {
   Advance(now);
-  if (processes_.erase(id) == 0) return;
-  if (holder_ == id) {
+  auto it = processes_.find(id);
+  if (it == processes_.end()) return;
+  const Group key = it->second.group;
+  GroupState& group = groups_.at(key);
+  std::erase_if(group.streams, [&](const auto& entry) { return entry.first.first == id; });
+  std::erase_if(group.heads, [&](const auto& entry) { return entry.second.first == id; });
+  std::erase_if(group.cohorts, [&](const Cohort& cohort) { return cohort.stream.first == id; });
+  group.free_units += it->second.units;
+  group.members.erase(id);
+  processes_.erase(it);
+  if (group.members.empty()) {
+    groups_.erase(key);
+    if (holder_ != key) return;
     holder_.reset();
-    if (phase_ == Phase::kRunning) {
-      phase_ = Phase::kIdle;
-      Reschedule();
-    }
+  } else {
+    if (holder_ != key) return;
+    if (phase_ == Phase::kRunning) Dispatch(group);
+    if (group.has_work()) return;
+  }
+  if (phase_ == Phase::kRunning) {
+    phase_ = Phase::kIdle;
+    Reschedule();
   }
 }
 
-std::optional<GpuModel::Process> GpuModel::NextReady(Process after) const {
-  auto it = processes_.upper_bound(after);
-  for (size_t i = 0; i < processes_.size(); ++i, ++it) {
-    if (it == processes_.end()) it = processes_.begin();
+std::optional<GpuModel::Group> GpuModel::NextReady(std::optional<Group> after) const {
+  auto it = after ? groups_.upper_bound(*after) : groups_.begin();
+  for (size_t i = 0; i < groups_.size(); ++i, ++it) {
+    if (it == groups_.end()) it = groups_.begin();
     if (it->first != after && it->second.has_work()) return it->first;
   }
   return std::nullopt;
 }
 
 void GpuModel::Reschedule() {
-  if (holder_ && processes_.at(*holder_).has_work()) {
+  if (holder_ && groups_.at(*holder_).has_work()) {
     Hold(*holder_);
     return;
   }
-  const auto next = NextReady(holder_.value_or(0));
+  const auto next = NextReady(holder_);
   if (!next) return;
   if (holder_) {
     BeginSwitch(*next);
@@ -179,34 +237,37 @@ void GpuModel::Reschedule() {
   }
 }
 
-void GpuModel::BeginSwitch(Process to) {
+void GpuModel::BeginSwitch(Group to) {
   phase_ = Phase::kSwitching;
   target_ = to;
   phase_end_ = clock_ + spec_.switch_cost;
   ++switches_;
 }
 
-void GpuModel::Hold(Process id) {
+void GpuModel::Hold(Group group) {
   phase_ = Phase::kRunning;
-  holder_ = id;
+  holder_ = group;
   phase_end_ = clock_ + spec_.slice;
-  Dispatch(processes_.at(id));
+  Dispatch(groups_.at(group));
 }
 
 std::vector<GpuModel::Completion> GpuModel::TakeCompletions() { return std::exchange(completions_, {}); }
 
-double GpuModel::BusyShare(Time now, Time window) { return BusyShareOf(now, window, std::nullopt); }
-
-double GpuModel::BusyShare(Time now, Time window, Process process) {
-  return BusyShareOf(now, window, process);
+double GpuModel::BusyShare(Time now, Time window) {
+  Advance(now);
+  return ShareOf(busy_, window);
 }
 
-double GpuModel::BusyShareOf(Time now, Time window, std::optional<Process> process) {
+double GpuModel::BusyShare(Time now, Time window, Process process) {
   Advance(now);
+  auto it = processes_.find(process);
+  return it != processes_.end() ? ShareOf(it->second.busy, window) : 0;
+}
+
+double GpuModel::ShareOf(const Spans& spans, Time window) const {
   window = std::min(window, kBusyHistory);
   Time busy{};
-  for (const Busy& span : busy_) {
-    if (process && span.process != *process) continue;
+  for (const Span& span : spans) {
     const Time from = std::max(span.begin, clock_ - window);
     if (span.end > from) busy += span.end - from;
   }

@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "sim/gpu_spec.h"
@@ -27,6 +28,12 @@ namespace gpumux::sim {
 //     a slice when another waits, else for as long as it likes; it loses it at
 //     once when it has nothing to run. Each change of process costs switch_cost.
 //     Blocks that are interrupted go on where they were.
+//   * Processes of one group (the clients of one MPS server) count as one in
+//     that: their kernels run side by side while SMs last, and each may be held
+//     to a number of SMs. Priority decides alone which of the blocks that wait
+//     already get the SMs that become free; a kernel that is launched, or whose
+//     stream reaches it, at that instant comes after them. So a low priority
+//     helps no neighbour with a chain of short kernels, as measured.
 class GpuModel {
  public:
   using Time = std::chrono::nanoseconds;
@@ -46,7 +53,16 @@ class GpuModel {
     Time end{};
   };
 
+  struct Sharing {
+    uint64_t group = 0;  // 0: of its own
+    int sms = 0;         // at most; 0: all
+    bool below_normal = false;
+  };
+
   explicit GpuModel(const GpuSpec& spec) : spec_(spec) {}
+
+  // Before the process's first launch.
+  void SetSharing(Process process, const Sharing& sharing);
 
   // Everything that happens up to and including `now`. Every call below does
   // this first; `now` must not be before an earlier one (then it counts as that).
@@ -54,6 +70,9 @@ class GpuModel {
   void Launch(Time now, Process process, Stream stream, const Kernel& kernel);
   // The process has ended: its kernels vanish without completions.
   void RemoveProcess(Time now, Process process);
+
+  // Whether it has kernels that have not ended.
+  bool HasWork(Process process) const;
 
   // When the model has something to do by itself; nothing while it is idle.
   std::optional<Time> NextEventTime() const;
@@ -69,6 +88,9 @@ class GpuModel {
   uint64_t switches() const { return switches_; }
 
  private:
+  // A lone process is a group as well.
+  using Group = std::pair<bool, uint64_t>;  // shared; the group's number or the process's
+  using StreamOf = std::pair<Process, Stream>;
   struct Running {
     Kernel kernel;
     uint64_t undispatched = 0;
@@ -77,19 +99,32 @@ class GpuModel {
     std::optional<Time> start{};
   };
   struct Cohort {  // blocks that were handed out together
-    Time end;      // in the process's own time
+    Time end;      // in the group's own time
     uint64_t order;
-    Stream stream;
+    StreamOf stream;
     uint64_t blocks;
     uint64_t units;
     bool operator<(const Cohort& other) const {
       return end != other.end ? end < other.end : order < other.order;
     }
   };
-  // A process's own time runs only while it has the GPU.
+  struct Span {
+    Time begin, end;
+  };
+  using Spans = std::deque<Span>;  // of the last second
   struct ProcessState {
-    std::map<Stream, std::deque<Running>> streams;  // without empty ones
-    std::map<uint64_t, Stream> heads;               // by order; all with undispatched blocks
+    Group group;
+    bool below_normal = false;
+    uint64_t most_units = 0;
+    uint64_t units = 0;  // occupied
+    uint64_t kernels = 0;
+    Spans busy;
+  };
+  // A group's own time runs only while it has the GPU.
+  struct GroupState {
+    std::set<Process> members;
+    std::map<StreamOf, std::deque<Running>> streams;      // without empty ones
+    std::map<std::pair<bool, uint64_t>, StreamOf> heads;  // by priority and order; with undispatched blocks
     std::multiset<Cohort> cohorts;
     uint64_t free_units = 0;
     Time local{};
@@ -98,32 +133,31 @@ class GpuModel {
   enum class Phase { kIdle, kSwitching, kRunning };
 
   uint64_t Units(uint32_t threads_per_block) const;
+  ProcessState& StateOf(Process process);
   void Step(Time t);    // moves the clock to t, before anything else happens then
   void HandleEvents();  // everything due at the clock
-  void Dispatch(ProcessState& process);
-  void StartHead(ProcessState& process, Stream stream);
+  void Dispatch(GroupState& group);
+  void StartHead(GroupState& group, StreamOf stream);
   void FinishCohorts();
   void Reschedule();
-  void BeginSwitch(Process to);
-  void Hold(Process process);
-  double BusyShareOf(Time now, Time window, std::optional<Process> process);
-  std::optional<Process> NextReady(Process after) const;
+  void BeginSwitch(Group to);
+  void Hold(Group group);
+  void Extend(Spans& spans, Time until);
+  double ShareOf(const Spans& spans, Time window) const;
+  std::optional<Group> NextReady(std::optional<Group> after) const;
 
   GpuSpec spec_;
   std::map<Process, ProcessState> processes_;
+  std::map<Group, GroupState> groups_;
   Time clock_{};
   Phase phase_ = Phase::kIdle;
-  std::optional<Process> holder_;  // has the GPU, or had it last
-  Process target_ = 0;             // while switching
-  Time phase_end_{};               // of the switch or of the slice
+  std::optional<Group> holder_;  // has the GPU, or had it last
+  Group target_{};               // while switching
+  Time phase_end_{};             // of the switch or of the slice
   uint64_t next_order_ = 0;
   uint64_t switches_ = 0;
   std::vector<Completion> completions_;
-  struct Busy {
-    Time begin, end;
-    Process process;
-  };
-  std::deque<Busy> busy_;  // of the last second
+  Spans busy_;
 };
 
 }  // namespace gpumux::sim

@@ -7,9 +7,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <functional>
-#include <queue>
 #include <random>
+
+#include "sim/gpu_model_world.h"
 
 namespace gpumux::sim {
 namespace {
@@ -18,81 +18,6 @@ using std::chrono::microseconds;
 using std::chrono::nanoseconds;
 using std::chrono::seconds;
 using Time = GpuModel::Time;
-
-// From a completion to the next launch of a program that does nothing else:
-// 1957 kernels of 500 us a second.
-constexpr Time kHost = microseconds(11);
-
-// Programs around a model: calls back with each completion and at chosen times.
-class World {
- public:
-  GpuModel model{kH200};
-  std::function<void(const GpuModel::Completion&)> on_completion = [](const auto&) {};
-
-  void At(Time t, std::function<void()> action) { actions_.push({t, order_++, std::move(action)}); }
-  Time now() const { return now_; }
-
-  void RunUntil(Time end) {
-    while (true) {
-      const auto event = model.NextEventTime();
-      Time next = end;
-      if (event) next = std::min(next, *event);
-      if (!actions_.empty()) next = std::min(next, actions_.top().time);
-      now_ = std::max(now_, next);
-      model.Advance(now_);
-      bool acted = false;
-      for (const auto& completion : model.TakeCompletions()) {
-        on_completion(completion);
-        acted = true;
-      }
-      while (!actions_.empty() && actions_.top().time <= now_) {
-        auto action = actions_.top().run;
-        actions_.pop();
-        action();
-        acted = true;
-      }
-      if (!acted && now_ >= end) return;
-    }
-  }
-
- private:
-  struct Action {
-    Time time;
-    uint64_t order;
-    std::function<void()> run;
-    bool operator<(const Action& other) const {
-      return time != other.time ? time > other.time : order > other.order;
-    }
-  };
-  std::priority_queue<Action> actions_;
-  uint64_t order_ = 0;
-  Time now_{};
-};
-
-GpuModel::Kernel Spin(Time duration, uint64_t blocks, uint64_t id = 0) {
-  return {.id = id, .duration = duration, .blocks = blocks, .threads_per_block = 1024};
-}
-
-// Kernels a second of each of `clients` that launch one kernel of 500 us, wait
-// for it, and do `think` of work on the host.
-std::vector<double> ClosedLoop(int clients, uint64_t blocks, Time think) {
-  World world;
-  std::vector<uint64_t> done(static_cast<size_t>(clients) + 1);
-  const auto launch = [&](uint64_t client) {
-    world.model.Launch(world.now(), client, 1, Spin(microseconds(500), blocks));
-  };
-  world.on_completion = [&](const GpuModel::Completion& c) {
-    ++done[c.process];
-    world.At(c.end + kHost + think, [&, client = c.process] { launch(client); });
-  };
-  for (int i = 1; i <= clients; ++i) {
-    world.At(microseconds(37 * i), [&, i] { launch(static_cast<uint64_t>(i)); });
-  }
-  world.RunUntil(seconds(10));
-  std::vector<double> rates;
-  for (int i = 1; i <= clients; ++i) rates.push_back(static_cast<double>(done[static_cast<size_t>(i)]) / 10);
-  return rates;
-}
 
 // Measured rates, each within 3 %.
 TEST(GpuModel, ClientsTakeTurnsAsMeasured) {

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "sim/mps.h"
+
 namespace gpumux::sim {
 
 namespace {
@@ -123,6 +125,12 @@ int CudaVersionOfDriver(std::string_view version) {
   }
   // Newer branches have entry points that nobody recorded.
   return branch >= 585 ? 0 : cuda;
+}
+
+uint32_t MpsClients(std::string_view driver_version) {
+  int branch = 0;
+  std::from_chars(driver_version.data(), driver_version.data() + driver_version.size(), branch);
+  return branch >= 590 ? 60 : 48;
 }
 
 }  // namespace gpumux::sim
