@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <chrono>
 #include <string>
 
 #include "base/result.h"
@@ -18,21 +17,17 @@ class ApiClient {
 
   // The body of a successful answer. A refusal of the daemon comes back as its
   // own error (code, message, hint); kUnavailable: it hung up, or said nothing
-  // for as long as `patience`; kInternal: it answered something else than HTTP and JSON.
-  Result<std::string> Get(const std::string& path,
-                          std::chrono::seconds patience = std::chrono::seconds(10)) const {
-    return Request("GET", path, "", patience);
-  }
+  // for 10 s; kInternal: it answered something else than HTTP and JSON.
+  Result<std::string> Get(const std::string& path) const { return Request("GET", path, ""); }
   Result<std::string> Post(const std::string& path, const std::string& json) const {
-    return Request("POST", path, json, std::chrono::seconds(10));
+    return Request("POST", path, json);
   }
 
   const std::string& socket() const { return socket_; }
 
  private:
   explicit ApiClient(std::string socket) : socket_(std::move(socket)) {}
-  Result<std::string> Request(const char* method, const std::string& path, const std::string& body,
-                              std::chrono::seconds patience) const;
+  Result<std::string> Request(const char* method, const std::string& path, const std::string& body) const;
   std::string socket_;
 };
 

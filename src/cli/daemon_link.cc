@@ -21,6 +21,7 @@ using Steady = std::chrono::steady_clock;
 
 constexpr auto kStartAfter = std::chrono::seconds(1);
 constexpr auto kStartAgain = std::chrono::seconds(15);
+constexpr auto kAskAgain = std::chrono::seconds(10);  // a daemon that knows nothing of the lease
 constexpr auto kAnswer = std::chrono::seconds(2);
 constexpr auto kLastLook = std::chrono::seconds(2);
 constexpr auto kShortLook = std::chrono::milliseconds(500);  // at a daemon that others start
@@ -42,9 +43,10 @@ DaemonLink::DaemonLink(SessionClient session, Endpoints endpoints, std::string t
                        std::vector<int> locks)
     : session_(std::move(session)),
       endpoints_(std::move(endpoints)),
+      home_(session_->path()),
       tenant_id_(std::move(tenant_id)),
       locks_(std::move(locks)) {
-  own_daemon_ = session_->path() == endpoints_.own.session_socket;
+  own_daemon_ = home_ == endpoints_.own.session_socket;
 }
 
 bool DaemonLink::SendStarted(const std::string& json) {
@@ -72,13 +74,12 @@ void DaemonLink::OnReadable() {
 
 void DaemonLink::Lost() {
   session_.reset();
-  alone_since_ = Steady::now();
-  start_after_ = alone_since_ + kStartAfter;
+  start_after_ = Steady::now() + kStartAfter;
   unknown_ = false;
 }
 
 void DaemonLink::OnTick() {
-  if (session_ || unknown_) return;
+  if (session_ || (unknown_ && Steady::now() < ask_again_)) return;
   ComeBack();
   if (session_) {
     // Descendants that lose their parent are ours again.
@@ -92,18 +93,20 @@ void DaemonLink::OnTick() {
 }
 
 void DaemonLink::ComeBack() {
-  for (const RuntimePaths& paths : endpoints_.all) {
-    auto client = SessionClient::Connect(paths.session_socket);
-    if (!client || !client->SendResume(RunResumeJson(tenant_id_, pid_), locks_)) continue;
-    const auto event = client->Next(std::chrono::duration_cast<std::chrono::milliseconds>(kAnswer));
-    if (!event || !*event) continue;
-    if ((*event)->type == SessionEvent::Type::kResumed) {
-      session_ = std::move(*client);
-      return;
-    }
-    // Its store was lost, or it is another's: the program runs on without.
-    if ((*event)->type == SessionEvent::Type::kRefused) unknown_ = true;
+  unknown_ = false;
+  // No other daemon has the lease: it is in the runtime directory of the one that gave it.
+  auto client = SessionClient::Connect(home_);
+  if (!client || !client->SendResume(RunResumeJson(tenant_id_, pid_), locks_)) return;
+  const auto event = client->Next(std::chrono::duration_cast<std::chrono::milliseconds>(kAnswer));
+  if (event && *event && (*event)->type == SessionEvent::Type::kResumed) {
+    session_ = std::move(*client);
+    return;
   }
+  // It does not know the lease (its store was lost, or the GPU is), or it is of
+  // another release: the program runs on without, and the next daemon may know.
+  const bool refused = event && *event && (*event)->type == SessionEvent::Type::kRefused;
+  unknown_ = refused || (!event && event.error().code == Code::kUnsupported);
+  ask_again_ = Steady::now() + kAskAgain;
 }
 
 }  // namespace gpumux::cli

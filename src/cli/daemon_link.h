@@ -39,12 +39,13 @@ class DaemonLink : public Companion {
 
   std::optional<ipc::SessionClient> session_;
   Endpoints endpoints_;
+  std::string home_;  // session socket of the daemon that granted the lease
   std::string tenant_id_;
   std::vector<int> locks_;
   std::optional<pid_t> pid_;
   bool own_daemon_ = false;  // it was the user's, which ends with its last tenant and has no other starter
   bool unknown_ = false;     // the daemon that is there knows nothing of this lease
-  std::chrono::steady_clock::time_point alone_since_{}, start_after_{};
+  std::chrono::steady_clock::time_point start_after_{}, ask_again_{};
 };
 
 }  // namespace gpumux::cli

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "daemon/api_server.h"
-#include "daemon/events_api.h"
 #include "daemon/leases.h"
 #include "daemon/report.h"
 
@@ -12,13 +11,12 @@ namespace gpumux::daemon {
 // can connect, changing a tenant its owner's, root's and the daemon's user's.
 class Api {
  public:
-  Api(Report& report, Tenants& tenants, Leases& leases, Monitor& monitor, EventsApi& events)
-      : report_(report), tenants_(tenants), leases_(leases), monitor_(monitor), events_(events) {}
+  Api(Report& report, Tenants& tenants, Leases& leases, Monitor& monitor)
+      : report_(report), tenants_(tenants), leases_(leases), monitor_(monitor) {}
 
-  void Handle(const ApiServer::Request& request, ApiServer::Reply reply);
+  ApiServer::Response Handle(const ApiServer::Request& request);
 
  private:
-  ApiServer::Response Answer(const ApiServer::Request& request);
   ApiServer::Response Tenant(const ApiServer::Request& request, const std::string& rest);
   Status MayChange(const std::string& id, const ipc::PeerIdentity& peer) const;
 
@@ -26,7 +24,6 @@ class Api {
   Tenants& tenants_;
   Leases& leases_;
   Monitor& monitor_;
-  EventsApi& events_;
 };
 
 }  // namespace gpumux::daemon

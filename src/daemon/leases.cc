@@ -24,6 +24,8 @@ namespace {
 constexpr Time kSummaryPatience = std::chrono::seconds(2);
 // Of a user who is not the daemon's: none fills the queue alone.
 constexpr ptrdiff_t kMaxWaitingOfStranger = core::Queue::kMaxWaiting / 8;
+// What a `run` that hung up before its program started has to come back.
+constexpr Time kStartPatience = std::chrono::seconds(2);
 constexpr Time kStopPoll = std::chrono::milliseconds(20);
 // One is enough to keep the lease; who is not among them is found when the last of them is gone.
 constexpr size_t kMaxLeftBehind = 64;
@@ -325,9 +327,18 @@ void Leases::HungUp(uint64_t session) {
   Tenant* tenant = OfSession(session);
   if (!tenant) return;
   tenant->session = 0;
+  ExpectRun(*tenant);
+  if (tenant->run_expected && !tenant->child) {
+    tenant->run_patience = loop_.After(kStartPatience, [this, id = tenant->id] { GiveUpRun(id); });
+  }
+  CheckEnd(*tenant);
+}
+
+void Leases::GiveUpRun(const std::string& id) {
+  Tenant* tenant = tenants_.Find(id);
+  if (!tenant || tenant->session != 0 || tenant->child) return;
   tenant->run_expected = false;
-  // Without a child known to us there will be none, or it has ended.
-  if (!tenant->child) tenant->child_ended = true;
+  tenant->child_ended = true;
   CheckEnd(*tenant);
 }
 
@@ -403,6 +414,7 @@ void Leases::End(Tenant& tenant) {
   tenant.stopped_processes.clear();
   tenant.pages.reset();
   tenant.run_death = {};
+  tenant.run_patience = {};
   tenant.run_pidfd.reset();
   if (Status removed = store_.Remove(tenant.id); !removed)
     LogError("tenant {}: {}", tenant.id, removed.error().ToString());

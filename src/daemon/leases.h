@@ -58,7 +58,8 @@ class Leases {
   std::function<void(uint64_t session, const Error& error)> send_refused;
 
   void Request(uint64_t session, const ipc::PeerIdentity& peer, RunRequest request);
-  // A `run` whose daemon is gone, with the lock sockets of its tenant's GPUs.
+  // A `run` whose session is gone, mostly with the daemon that it had, with the
+  // lock sockets of its tenant's GPUs.
   void Resume(uint64_t session, const ipc::PeerIdentity& peer, const RunResume& resume,
               std::vector<UniqueFd> locks);
   void Started(uint64_t session, pid_t pid);
@@ -94,6 +95,11 @@ class Leases {
   // Pages for a tenant whose shares and GPUs are known.
   Status MakePages(Tenant& tenant);
   void WatchChild(Tenant& tenant, UniqueFd pidfd);
+  // The tenant's `run` has no session now. If its process lives it will come back
+  // with Resume; if not, no program starts any more.
+  void ExpectRun(Tenant& tenant);
+  // It did not come back, and no program of it is known.
+  void GiveUpRun(const std::string& id);
   // A lease that was granted to this `run` by a daemon that could not say so.
   void EndStaleLease(const ProcessName& run);
   void TellWaiters();

@@ -67,7 +67,8 @@ void Leases::Signal(Tenant& tenant, int signal) {
   for (const ProcessName& process : FindByEnvironment(tenant.id, tenant.uid)) roots.push_back(process);
   // A `run` that neither starts its program nor reports its end, long after
   // SIGKILL to all else, is all that keeps the lease.
-  if (tenant.kills > kKillsBeforeRun && tenant.session != 0 && (!tenant.child || tenant.child_ended))
+  if (tenant.kills > kKillsBeforeRun && (tenant.session != 0 || tenant.run_expected) &&
+      (!tenant.child || tenant.child_ended))
     roots.push_back(tenant.run);
   auto tree = OpenTree(roots);
   for (const auto& [process, pidfd] : tree) SendSignal(pidfd, signal);

@@ -107,6 +107,46 @@ TEST_F(DaemonTest, KeepsTheLeaseOfAProgramWhoseRunWasKilled) {
   EXPECT_TRUE(WaitUntil([&] { return Gpu()["tenants"] == 0; }));
 }
 
+TEST_F(DaemonTest, ARunThatLostItsSessionComesBack) {
+  RunPeer run(daemon.session, Ask(kGiB));
+  const std::string id = run.Granted()["tenant_id"];
+  Child program([] { return pause(); });
+  ASSERT_TRUE(run.client.SendStarted(json{{"pid", program.pid()}}.dump()));
+  ASSERT_TRUE(WaitUntil([&] { return TenantOf(id)["state"] == "running"; }));
+  // The daemon hangs up on what is out of place.
+  ASSERT_TRUE(run.client.SendRequest(Ask(kGiB).dump()));
+  EXPECT_EQ(run.Next(Type::kClosed).type, Type::kClosed);
+  EXPECT_EQ(Gpu()["mem_guaranteed_bytes"], kGiB);
+  const std::string resume = json{{"tenant", id}, {"pid", program.pid()}}.dump();
+  // Nobody else's.
+  Child other([&] {
+    auto client = ipc::SessionClient::Connect(daemon.session);
+    (void)client->SendResume(resume, {});
+    const auto event = client->Next(std::chrono::seconds(20));
+    return event && *event && (*event)->type == Type::kRefused ? 0 : 1;
+  });
+  EXPECT_EQ(other.Wait(), 0);
+  auto again = ipc::SessionClient::Connect(daemon.session);
+  ASSERT_TRUE(again && again->SendResume(resume, {}));
+  const auto resumed = again->Next(std::chrono::seconds(20));
+  ASSERT_TRUE(resumed && *resumed);
+  EXPECT_EQ((*resumed)->type, Type::kResumed);
+  // And once more before its session was seen to be gone.
+  auto third = ipc::SessionClient::Connect(daemon.session);
+  ASSERT_TRUE(third && third->SendResume(resume, {}));
+  const auto second = third->Next(std::chrono::seconds(20));
+  ASSERT_TRUE(second && *second);
+  EXPECT_EQ((*second)->type, Type::kResumed);
+  program.Kill();
+  EXPECT_EQ(program.Wait(), 128 + SIGKILL);
+  ASSERT_TRUE(third->SendEnded(json{{"exit_code", nullptr}, {"signal", 9}}.dump()));
+  const auto summary = third->Next(std::chrono::seconds(20));
+  ASSERT_TRUE(summary && *summary);
+  ASSERT_EQ((*summary)->type, Type::kSummary);
+  EXPECT_EQ(json::parse((*summary)->json)["tenant"]["ended"]["signal"], 9);
+  EXPECT_EQ(Gpu()["mem_guaranteed_bytes"], 0);
+}
+
 // A process in the background of a tenant: below nobody, with the tenant's id in its environment.
 class Background {
  public:

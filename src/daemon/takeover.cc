@@ -106,20 +106,11 @@ void Leases::TakeOver(const std::string& id, const std::string& text) {
     return give_up(fmt::format("its bytes are not there on GPU {}", *refused));
   Tenant& added = tenants_.Add(std::move(tenant));
   KillPoint("lease-taken");
-  if (auto run = OpenProcess(added.run)) {
-    added.run_expected = true;
-    added.run_pidfd = std::move(*run);
-    added.run_death = loop_.OnReadable(added.run_pidfd.get(), [this, &added] {
-      added.run_death = {};
-      added.run_expected = false;
-      if (!added.child) added.child_ended = true;
-      CheckEnd(added);
-    });
-  }
+  ExpectRun(added);
   auto child = added.child ? OpenProcess(*added.child) : std::nullopt;
   if (child) {
     WatchChild(added, std::move(*child));
-  } else if (added.child || !added.run_expected) {
+  } else if (added.child) {
     added.child_ended = true;
   }
   if (added.request.time_limit) {
@@ -142,6 +133,23 @@ void Leases::TakeOver(const std::string& id, const std::string& text) {
   });
 }
 
+void Leases::ExpectRun(Tenant& tenant) {
+  tenant.run_death = {};
+  auto run = OpenProcess(tenant.run);
+  tenant.run_expected = run.has_value();
+  if (!run) {
+    if (!tenant.child) tenant.child_ended = true;
+    return;
+  }
+  tenant.run_pidfd = std::move(*run);
+  tenant.run_death = loop_.OnReadable(tenant.run_pidfd.get(), [this, &tenant] {
+    tenant.run_death = {};
+    tenant.run_expected = false;
+    if (!tenant.child) tenant.child_ended = true;
+    CheckEnd(tenant);
+  });
+}
+
 void Leases::EndStaleLease(const ProcessName& run) {
   for (const auto& [id, tenant] : tenants_.live()) {
     if (tenant->run != run || !tenant->run_expected || tenant->child) continue;
@@ -156,12 +164,15 @@ void Leases::Resume(uint64_t session, const ipc::PeerIdentity& peer, const RunRe
                     std::vector<UniqueFd> locks) {
   Tenant* tenant = tenants_.Find(resume.tenant);
   const auto run = peer.pid > 0 ? NameProcess(peer.pid) : std::nullopt;
-  if (!tenant || !run || tenant->run != *run || !tenant->run_expected) {
+  // It may come back before its old session was seen to be gone.
+  const bool expected = tenant && (tenant->run_expected || tenant->session != 0);
+  if (!run || !expected || tenant->run != *run) {
     return send_refused(session, {Code::kNotFound, "no lease " + resume.tenant + " of this command", ""});
   }
   KillPoint("run-resuming");
   for (UniqueFd& lock : locks) machine_.TakeClaim(std::move(lock));
   tenant->session = session;
+  tenant->run_expected = false;
   tenant->run_death = {};
   tenant->run_pidfd.reset();
   if (!send_resumed(session)) return HungUp(session);

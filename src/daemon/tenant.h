@@ -108,10 +108,11 @@ struct Tenant {
   EventLoop::Watch child_death;
   bool child_ended = false;  // or never to come
   std::map<ProcessName, LeftBehind> left_behind;
-  // Taken over from a daemon that is gone: its `run` lives and will come back.
+  // Its `run` lives and will come back: the tenant was taken over from a daemon that
+  // is gone, or the session broke.
   bool run_expected = false;
   UniqueFd run_pidfd;
-  EventLoop::Watch run_death;
+  EventLoop::Watch run_death, run_patience;
   bool guard_seen = false;   // at least one process of it had the guard in force
   bool summary_due = false;  // RunEnded was said; the answer waits for the tenant's end
   EventLoop::Watch summary_timer, time_limit;

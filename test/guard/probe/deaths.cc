@@ -68,11 +68,14 @@ int Killed(uint64_t seed, uint64_t us) {
 }
 
 // Takes `bytes`, writes and reads them again and again, and frees and takes
-// them in between, until `stop` exists: any refusal or wrong value is an error.
+// them in between, until `stop` exists: any refusal, wrong value or other total
+// than at first is an error.
 int Survive(uint64_t bytes, const char* stop) {
   StartUp();
   uint64_t rounds = 0;
   std::vector<unsigned char> back(4096);
+  size_t free_bytes = 0, total_bytes = 0, total_now = 0;
+  Check(api.cuMemGetInfo_v2(&free_bytes, &total_bytes), "total");
   std::printf("working\n");
   std::fflush(stdout);
   while (access(stop, F_OK) != 0) {
@@ -91,6 +94,11 @@ int Survive(uint64_t bytes, const char* stop) {
       }
     }
     Check(api.cuMemFree_v2(p), "free");
+    Check(api.cuMemGetInfo_v2(&free_bytes, &total_now), "total");
+    if (total_now != total_bytes) {
+      std::printf("total %zu instead of %zu in round %" PRIu64 "\n", total_now, total_bytes, rounds);
+      return 7;
+    }
     rounds++;
     usleep(1000);
   }
