@@ -22,7 +22,6 @@ namespace {
 namespace http = boost::beast::http;
 using Steady = std::chrono::steady_clock;
 
-constexpr auto kPatience = std::chrono::seconds(10);
 constexpr size_t kMaxBody = 64u << 20;
 
 Status WaitFor(int fd, short events, Steady::time_point deadline) {
@@ -89,9 +88,9 @@ Result<ApiClient> ApiClient::Connect(const Endpoints& endpoints) {
   return Fail(Code::kUnavailable, "no gpumux daemon runs", "gpumux run starts one");
 }
 
-Result<std::string> ApiClient::Request(const char* method, const std::string& path,
-                                       const std::string& body) const {
-  const auto deadline = Steady::now() + kPatience;
+Result<std::string> ApiClient::Request(const char* method, const std::string& path, const std::string& body,
+                                       std::chrono::seconds patience) const {
+  const auto deadline = Steady::now() + patience;
   const auto fd = ipc::ConnectUnix(socket_, SOCK_STREAM);
   if (!fd) return tl::unexpected(fd.error());
   std::string request = fmt::format("{} {} HTTP/1.1\r\nHost: gpumux\r\nConnection: close\r\n", method, path);
@@ -113,6 +112,8 @@ Result<std::string> ApiClient::Request(const char* method, const std::string& pa
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return Fail(Code::kUnavailable, fmt::format("the daemon hung up: {}", std::strerror(errno)));
     if (n == 0) {
+      // An end before the first byte would be taken for an empty answer.
+      if (!parser.got_some()) return Fail(Code::kUnavailable, "the daemon hung up without an answer");
       parser.put_eof(error);
       if (error || !parser.is_done())
         return Fail(Code::kUnavailable, "the daemon hung up in the middle of its answer");

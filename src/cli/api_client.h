@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <string>
 
 #include "base/result.h"
@@ -17,17 +18,21 @@ class ApiClient {
 
   // The body of a successful answer. A refusal of the daemon comes back as its
   // own error (code, message, hint); kUnavailable: it hung up, or said nothing
-  // for 10 s; kInternal: it answered something else than HTTP and JSON.
-  Result<std::string> Get(const std::string& path) const { return Request("GET", path, ""); }
+  // for as long as `patience`; kInternal: it answered something else than HTTP and JSON.
+  Result<std::string> Get(const std::string& path,
+                          std::chrono::seconds patience = std::chrono::seconds(10)) const {
+    return Request("GET", path, "", patience);
+  }
   Result<std::string> Post(const std::string& path, const std::string& json) const {
-    return Request("POST", path, json);
+    return Request("POST", path, json, std::chrono::seconds(10));
   }
 
   const std::string& socket() const { return socket_; }
 
  private:
   explicit ApiClient(std::string socket) : socket_(std::move(socket)) {}
-  Result<std::string> Request(const char* method, const std::string& path, const std::string& body) const;
+  Result<std::string> Request(const char* method, const std::string& path, const std::string& body,
+                              std::chrono::seconds patience) const;
   std::string socket_;
 };
 

@@ -20,6 +20,7 @@ constexpr Command kCommands[] = {
     {"status", "GPUs and tenants at a glance", StatusMain, StatusSpec},
     {"ps", "the processes of every tenant", PsMain, PsSpec},
     {"explain", "a tenant's promise, and what enforces each part", ExplainMain, ExplainSpec},
+    {"events", "what happened, and what happens", EventsMain, EventsSpec},
     {"stop", "end a tenant", StopMain, StopSpec},
     {"completion", "completion for bash or zsh", CompletionMain, CompletionSpec},
     {"version", "versions of command and daemon", VersionMain, VersionSpec},
@@ -27,9 +28,9 @@ constexpr Command kCommands[] = {
 };
 
 // Commands of the product that later versions bring.
-constexpr const char* kLater[] = {"top",  "history", "events", "promise", "set",    "reserve",
-                                  "mode", "mps",     "mig",    "profile", "advise", "bench",
-                                  "cdi",  "docker",  "podman", "compose", "doctor", "config"};
+constexpr const char* kLater[] = {"top",    "history", "promise", "set",    "reserve", "mode",
+                                  "mps",    "mig",     "profile", "advise", "bench",   "cdi",
+                                  "docker", "podman",  "compose", "doctor", "config"};
 
 const Command* Find(const std::string& name) {
   for (const Command& command : kCommands) {

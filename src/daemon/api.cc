@@ -17,7 +17,13 @@ ApiServer::Response NoSuchPath(const ApiServer::Request& request) {
 
 }  // namespace
 
-ApiServer::Response Api::Handle(const ApiServer::Request& request) {
+void Api::Handle(const ApiServer::Request& request, ApiServer::Reply reply) {
+  if (request.method == "GET" && request.path == "/v1/events")
+    return events_.Handle(request, std::move(reply));
+  reply(Answer(request));
+}
+
+ApiServer::Response Api::Answer(const ApiServer::Request& request) {
   const bool get = request.method == "GET";
   if (get && request.path == "/v1/status") {
     monitor_.RefreshAll();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "daemon/api_server.h"
+#include "daemon/events_api.h"
 #include "daemon/leases.h"
 #include "daemon/report.h"
 
@@ -11,12 +12,13 @@ namespace gpumux::daemon {
 // can connect, changing a tenant its owner's, root's and the daemon's user's.
 class Api {
  public:
-  Api(Report& report, Tenants& tenants, Leases& leases, Monitor& monitor)
-      : report_(report), tenants_(tenants), leases_(leases), monitor_(monitor) {}
+  Api(Report& report, Tenants& tenants, Leases& leases, Monitor& monitor, EventsApi& events)
+      : report_(report), tenants_(tenants), leases_(leases), monitor_(monitor), events_(events) {}
 
-  ApiServer::Response Handle(const ApiServer::Request& request);
+  void Handle(const ApiServer::Request& request, ApiServer::Reply reply);
 
  private:
+  ApiServer::Response Answer(const ApiServer::Request& request);
   ApiServer::Response Tenant(const ApiServer::Request& request, const std::string& rest);
   Status MayChange(const std::string& id, const ipc::PeerIdentity& peer) const;
 
@@ -24,6 +26,7 @@ class Api {
   Tenants& tenants_;
   Leases& leases_;
   Monitor& monitor_;
+  EventsApi& events_;
 };
 
 }  // namespace gpumux::daemon

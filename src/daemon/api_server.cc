@@ -37,18 +37,23 @@ constexpr int kAcceptsAtOnce = 16;
 
 struct ApiServer::Impl {
   struct Connection;
+  // Of who is not the daemon's user or root. Shared: a connection may be the last
+  // thing that goes.
+  struct Strangers {
+    std::map<uid_t, size_t> of_uid;
+    size_t all = 0;
+  };
 
   EventLoop& loop;
-  std::function<Response(const Request&)> handle;
+  std::function<void(const Request&, Reply)> handle;
   ipc::UnixListener listener;
   EventLoop::Watch watch, accept_again;
-  std::map<uid_t, size_t> strangers;  // their connections
-  size_t of_strangers = 0;
+  std::shared_ptr<Strangers> strangers = std::make_shared<Strangers>();  // their connections
 
   bool MayConnect(uid_t uid) const {
-    const auto it = strangers.find(uid);
-    return !IsStranger(uid) ||
-           (of_strangers < kMaxOfStrangers && (it == strangers.end() || it->second < kMaxPerStranger));
+    const auto it = strangers->of_uid.find(uid);
+    return !IsStranger(uid) || (strangers->all < kMaxOfStrangers &&
+                                (it == strangers->of_uid.end() || it->second < kMaxPerStranger));
   }
   void StartAccepting() {
     watch = loop.OnReadable(listener.fd(), [this] { Accept(); });
@@ -58,15 +63,15 @@ struct ApiServer::Impl {
 
 struct ApiServer::Impl::Connection : std::enable_shared_from_this<Connection> {
   Connection(Impl& s, Protocol::socket socket, ipc::PeerIdentity p)
-      : server(s), stream(std::move(socket)), peer(p) {
+      : server(s), strangers(s.strangers), stream(std::move(socket)), peer(p) {
     if (!IsStranger(peer.uid)) return;
-    ++server.of_strangers;
-    ++server.strangers[peer.uid];
+    ++strangers->all;
+    ++strangers->of_uid[peer.uid];
   }
   ~Connection() {
     if (!IsStranger(peer.uid)) return;
-    --server.of_strangers;
-    if (--server.strangers[peer.uid] == 0) server.strangers.erase(peer.uid);
+    --strangers->all;
+    if (--strangers->of_uid[peer.uid] == 0) strangers->of_uid.erase(peer.uid);
   }
 
   void Read() {
@@ -97,7 +102,9 @@ struct ApiServer::Impl::Connection : std::enable_shared_from_this<Connection> {
     if (question != std::string::npos) request.query = target.substr(question + 1);
     request.body = message.body();
     request.peer = peer;
-    Write(server.handle(request), message.version(), message.keep_alive());
+    server.handle(request,
+                  [self = shared_from_this(), version = message.version(), keep_alive = message.keep_alive()](
+                      Response answer) { self->Write(std::move(answer), version, keep_alive); });
   }
 
   void Write(Response answer, unsigned version, bool keep_alive) {
@@ -119,6 +126,7 @@ struct ApiServer::Impl::Connection : std::enable_shared_from_this<Connection> {
   }
 
   Impl& server;
+  std::shared_ptr<Strangers> strangers;
   Stream stream;
   ipc::PeerIdentity peer;
   beast::flat_buffer buffer{kMaxHeaderBytes + kMaxBodyBytes};
@@ -148,8 +156,8 @@ void ApiServer::Impl::Accept() {
   }
 }
 
-ApiServer::ApiServer(EventLoop& loop, std::function<Response(const Request&)> handle)
-    : impl_(new Impl{loop, std::move(handle), {}, {}, {}, {}}) {}
+ApiServer::ApiServer(EventLoop& loop, std::function<void(const Request&, Reply)> handle)
+    : impl_(new Impl{loop, std::move(handle), {}, {}, {}}) {}
 ApiServer::~ApiServer() = default;
 
 Status ApiServer::Listen(const std::string& path, mode_t mode) {

@@ -27,7 +27,10 @@ class ApiServer {
     std::string body;  // JSON
   };
 
-  ApiServer(EventLoop& loop, std::function<Response(const Request&)> handle);
+  // Once, now or later, and from the loop's thread.
+  using Reply = std::function<void(Response)>;
+
+  ApiServer(EventLoop& loop, std::function<void(const Request&, Reply)> handle);
   ~ApiServer();
   // Errors as UnixListener::Listen.
   Status Listen(const std::string& path, mode_t mode);

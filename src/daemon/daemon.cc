@@ -32,8 +32,11 @@ struct Daemon::Parts {
                settings.policy),
         sessions(machine, tenants, monitor, reaper, desk, leases, loop, clock),
         report(machine, tenants, leases, clock),
-        api(report, tenants, leases, monitor),
-        api_server(loop, [this](const ApiServer::Request& request) { return api.Handle(request); }) {
+        events_api(events, machine, loop, clock),
+        api(report, tenants, leases, monitor, events_api),
+        api_server(loop, [this](const ApiServer::Request& request, ApiServer::Reply reply) {
+          api.Handle(request, std::move(reply));
+        }) {
     monitor.adopt = [this](Tenant& tenant, const ProcessName& process) {
       Member* member = reaper.Adopt(tenant, process).value_or(nullptr);
       if (member) member->guard_before = MayHaveProcessPage(process.pid);
@@ -77,6 +80,7 @@ struct Daemon::Parts {
   Leases leases;
   Sessions sessions;
   Report report;
+  EventsApi events_api;
   Api api;
   ApiServer api_server;
   EventLoop::Watch tick, signals;

@@ -270,10 +270,8 @@ Json GpuJson(const GpuState& gpu, const Tenants& tenants, const Machine& machine
   return json;
 }
 
-std::string Envelope(const char* schema, const Clock& clock, bool simulated, Json data) {
-  Json json{{"schema", schema}, {"generated_at", Rfc3339(clock.WallTime())}, {"simulated", simulated}};
-  json["data"] = std::move(data);
-  return Dump(json) + "\n";
+std::string Envelope(const char* schema, const Clock& clock, bool simulated, const Json& data) {
+  return EnvelopeOf(schema, clock, simulated, Dump(data));
 }
 
 Json TenantsJson(const Machine& machine, const Tenants& tenants, const Leases& leases, bool ended_too,
@@ -291,6 +289,11 @@ Json TenantsJson(const Machine& machine, const Tenants& tenants, const Leases& l
 }
 
 }  // namespace
+
+std::string EnvelopeOf(const char* schema, const Clock& clock, bool simulated, const std::string& data) {
+  return fmt::format("{{\"schema\":\"{}\",\"generated_at\":\"{}\",\"simulated\":{},\"data\":{}}}\n", schema,
+                     Rfc3339(clock.WallTime()), simulated, data);
+}
 
 std::string GrantedJson(const Tenant& tenant, const Machine& machine, const std::string& session_socket,
                         const std::string& guard_library) {

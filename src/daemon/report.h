@@ -18,6 +18,9 @@ std::string GrantedJson(const Tenant& tenant, const Machine& machine, const std:
 std::string QueuedJson(size_t position, const std::string& reason, const Tenants& tenants);
 std::string SummaryJson(const Tenant& tenant, const Machine& machine);
 
+// `data` is JSON.
+std::string EnvelopeOf(const char* schema, const Clock& clock, bool simulated, const std::string& data);
+
 // The API's bodies, envelope included.
 class Report {
  public:
