@@ -35,6 +35,12 @@ void GpuModel::SetSharing(Process process, const Sharing& sharing) {
   if (added) group->second.free_units = all;
   group->second.members.insert(process);
   processes_.insert_or_assign(process, std::move(state));
+  SetMostSms(process, sharing.sms);
+}
+
+void GpuModel::SetMostSms(Process process, int sms) {
+  StateOf(process).most_units =
+      kUnitsPerSm * static_cast<uint64_t>(sms > 0 ? std::min(sms, spec_.sms) : spec_.sms);
 }
 
 bool GpuModel::HasWork(Process process) const {
@@ -151,7 +157,9 @@ void GpuModel::Dispatch(GroupState& group) {
     Running& kernel = group.streams.at(head->second).front();
     ProcessState& process = processes_.at(head->second.first);
     const uint64_t units = Units(kernel.kernel.threads_per_block);
-    const uint64_t room = std::min(group.free_units, process.most_units - process.units);
+    const uint64_t room = process.units < process.most_units
+                              ? std::min(group.free_units, process.most_units - process.units)
+                              : 0;
     const uint64_t blocks = std::min(kernel.undispatched, room / units);
     if (blocks > 0) {
       kernel.undispatched -= blocks;

@@ -63,6 +63,8 @@ class GpuModel {
 
   // Before the process's first launch.
   void SetSharing(Process process, const Sharing& sharing);
+  // Of what was set the SMs alone: from now on.
+  void SetMostSms(Process process, int sms);
 
   // Everything that happens up to and including `now`. Every call below does
   // this first; `now` must not be before an earlier one (then it counts as that).

@@ -61,7 +61,7 @@ FaultRun* Make(std::string_view text, const std::string& name) {
     fprintf(stderr, "gpumux software GPU: %s: %s\n", name.c_str(), script.error().ToString().c_str());
     script = Broken();
   }
-  if (script->rules.empty() && script->driver_version.empty()) return nullptr;
+  if (script->rules.empty() && script->driver_version.empty() && !script->mps_hangs) return nullptr;
   return new FaultRun(std::move(*script), std::chrono::steady_clock::now());
 }
 

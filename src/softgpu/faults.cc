@@ -255,12 +255,15 @@ Status ParseRule(Words words, FaultScript* script) {
   } else if (what == "lost") {
     rule.kind = Kind::kLost;
     status = ParseLost(&words, &rule);
+  } else if (what == "mps") {
+    if (!words.Take("hangs")) return words.Wrong("expected \"mps hangs\"");
+    script->mps_hangs = true;
   } else {
-    return words.Wrong(Quote(what) + " is none of fail, slow, lack, lost, driver");
+    return words.Wrong(Quote(what) + " is none of fail, slow, lack, lost, driver, mps");
   }
   if (!status) return status;
   if (!words.empty()) return words.Wrong("too much: " + Quote(words.Next()));
-  if (what != "driver") script->rules.push_back(std::move(rule));
+  if (what != "driver" && what != "mps") script->rules.push_back(std::move(rule));
   return {};
 }
 

@@ -41,6 +41,7 @@ struct FaultScript {
   std::vector<FaultRule> rules;
   std::string driver_version;  // empty: as it is
   int cuda_version = 0;
+  bool mps_hangs = false;  // the control daemon of MPS answers nobody
 };
 
 inline constexpr size_t kMaxFaultScript = 64 << 10;

@@ -9,7 +9,8 @@
 // and, with its first context, a work connection (kernels one way, completions
 // the other, neither waits). NVML opens a control connection of its own, which
 // holds nothing. Everything a process holds ends with its control connection or
-// with the process, whichever comes first.
+// with the process, whichever comes first; of an MPS client, with the last copy
+// of a descriptor that stands for /dev/nvidia* (server/mps.h).
 #pragma once
 
 #include <cstdint>
@@ -17,14 +18,23 @@
 namespace gpumux::softgpu {
 
 inline constexpr uint32_t kMagic = 0x47505553;
-inline constexpr uint32_t kVersion = 3;
+inline constexpr uint32_t kVersion = 4;
 inline constexpr uint32_t kMaxGpus = 64;
 inline constexpr char kSocketName[] = "gpu.sock";
 inline constexpr char kStartLockName[] = "start.lock";
 inline constexpr char kServerLockName[] = "server.lock";
 inline constexpr char kServerProgram[] = "gpumux-softgpud";
+// Where descriptors that stand for /dev/nvidia* seem to come from, under the
+// directory: their links end in dev/nvidia0, dev/nvidiactl (and " (deleted)").
+inline constexpr char kDeviceDirectory[] = "dev";
 
-enum class Role : uint32_t { kNvml = 1, kCuda = 2, kWork = 3 };
+enum class Role : uint32_t {
+  kNvml = 1,
+  kCuda = 2,
+  kWork = 3,
+  kMpsServer = 4,  // a process that serves MPS clients; it has contexts
+  kMpsWatch = 5,   // of an MPS server: hears MpsEvents
+};
 
 enum class Op : uint32_t {
   kHello = 1,
@@ -52,9 +62,29 @@ enum class Op : uint32_t {
   kAttach,      // key -> values: key, bytes, GPU, creator; with the share's file
   kAttachFile,  // with such a descriptor -> as kAttach
   kDetach,      // key
+  kOpenDevice,  // -> a descriptor that stands for /dev/nvidia<gpu>, of kMaxGpus for nvidiactl
+  // MPS.
+  kReserveManaged,  // amount: bytes, within the client's limit
+  kReleaseManaged,  // the same
+  kFault,           // kWork: a Launch of which only gpu counts: a kernel there went wrong
+  kFailed,          // server -> kWork: a Completion: the process's contexts have failed with `kernel`
+  kMpsReady,        // kMpsServer: accepts clients; amount: 1: of every user
+  kMpsJoin,         // key: the MPS server; amount: 1: below normal priority
+  kMpsPortion,      // before the first context there: gpu, key: SMs, amount: limit of memory or 0
+  kMpsState,        // key: the MPS server -> values: MpsState, clients
+  kMpsClients,      // key: the MPS server -> an MpsClientList
+  kMpsTerminate,    // key: the MPS server, amount: pid of a client
+  kMpsEvent,        // server -> kMpsWatch: an MpsEvent
 };
 
-enum class Answer : uint32_t { kOk = 0, kOutOfMemory = 1, kInvalid = 2, kRefused = 3, kBusy = 4 };
+enum class Answer : uint32_t {
+  kOk = 0,
+  kOutOfMemory = 1,
+  kInvalid = 2,
+  kRefused = 3,
+  kBusy = 4,
+  kFailed = 5,  // values[0]: the driver's code
+};
 
 struct Hello {
   Op op = Op::kHello;
@@ -88,6 +118,7 @@ struct ProcessEntry {
   uint32_t pid = 0;       // in the server's pid namespace
   uint32_t busy_ppm = 0;  // of the last second
   uint64_t own_bytes = 0;
+  uint64_t mps_client = 0;  // 1: it is one
 };
 inline constexpr uint32_t kMaxListed = 2048;
 struct ProcessList {
@@ -138,6 +169,35 @@ struct Launch {
 inline constexpr uint64_t kMaxInFlight = 1 << 16;
 inline constexpr uint64_t kMaxKernelNs = 3'600'000'000'000;
 
+enum class MpsState : uint64_t { kInitializing = 0, kActive = 1, kFault = 2 };
+
+struct MpsClientEntry {
+  uint32_t pid = 0;
+  uint32_t pad = 0;
+  uint64_t number = 0;  // of the client; rises
+  uint64_t gpus = 0;    // a bit each on which it has a context
+};
+struct MpsClientList {
+  Answer answer = Answer::kOk;
+  uint32_t count = 0;
+  MpsClientEntry entries[kMaxListed];
+};
+
+struct MpsEvent {
+  enum class Kind : uint32_t {
+    kJoined = 1,
+    kLeft = 2,
+    kTerminated = 3,
+    kFault = 4,
+    kFailed = 5,
+    kRecovered = 6
+  };
+  Op op = Op::kMpsEvent;
+  Kind kind = Kind::kJoined;
+  uint32_t pid = 0;  // kFault: whose; kFailed: a client that it takes along
+  uint32_t gpu = 0;
+};
+
 struct Completion {
   Op op = Op::kCompletion;
   uint32_t pad = 0;
@@ -149,6 +209,6 @@ struct Completion {
 static_assert(sizeof(Hello) == 24 && sizeof(HelloReply) == 24);
 static_assert(sizeof(Request) == 24 && sizeof(Reply) == 40);
 static_assert(sizeof(Description) == 216);
-static_assert(sizeof(Launch) == 48 && sizeof(Completion) == 32);
+static_assert(sizeof(Launch) == 48 && sizeof(Completion) == 32 && sizeof(MpsEvent) == 16);
 
 }  // namespace gpumux::softgpu

@@ -143,11 +143,11 @@ bool Connection::Open(Role role) {
   return false;
 }
 
-int Connection::OpenWork() {
+int Connection::OpenSecond(Role role) {
   const int fd = ConnectTo(dir_);
   if (fd < 0) return -1;
   HelloReply reply;
-  if (Greet(fd, Role::kWork, hello_.client, &reply)) return fd;
+  if (Greet(fd, role, hello_.client, &reply)) return fd;
   close(fd);
   return -1;
 }
@@ -190,6 +190,19 @@ bool Connection::Processes(uint32_t gpu, ProcessList* list) {
   constexpr ssize_t kHead = offsetof(ProcessList, entries);
   return n >= kHead && list->answer == Answer::kOk && list->count <= kMaxListed &&
          n == kHead + static_cast<ssize_t>(list->count * sizeof(ProcessEntry));
+}
+
+bool Connection::MpsClients(uint64_t mps_server, MpsClientList* list) {
+  std::lock_guard lock(mutex_);
+  if (!Usable()) return false;
+  Request request;
+  request.op = Op::kMpsClients;
+  request.key = mps_server;
+  if (!SendAll(fd_, &request, sizeof(request))) return false;
+  const ssize_t n = Receive(fd_, list, sizeof(*list));
+  constexpr ssize_t kHead = offsetof(MpsClientList, entries);
+  return n >= kHead && list->answer == Answer::kOk && list->count <= kMaxListed &&
+         n == kHead + static_cast<ssize_t>(list->count * sizeof(MpsClientEntry));
 }
 
 bool Connection::Describe(std::vector<Description>* gpus) {

@@ -32,14 +32,18 @@ class Connection {
 
   // False when there is no server and none could be started.
   bool Open(Role role);
-  // The second connection of a process that uses CUDA, to the same server
-  // whatever the environment says by now; -1 on failure.
-  int OpenWork();
+  // The second connection of a process that uses CUDA, or of an MPS server, to
+  // the same server whatever the environment says by now; -1 on failure.
+  int OpenWork() { return OpenSecond(Role::kWork); }
+  int OpenWatch() { return OpenSecond(Role::kMpsWatch); }
 
   bool Usable() const;
   uint32_t gpus() const { return hello_.gpus; }
   // The server's number of this process.
   uint64_t client() const { return hello_.client; }
+  // Of the directory.
+  uint64_t identity() const { return hello_.identity; }
+  const std::string& dir() const { return dir_; }
 
   // Nothing when the server is gone.
   std::optional<Reply> Call(Op op, uint32_t gpu, uint64_t amount = 0);
@@ -47,12 +51,15 @@ class Connection {
   // with the answer (-1: none).
   std::optional<Reply> Call(const Request& request, int send, int* receive);
   bool Processes(uint32_t gpu, ProcessList* list);
+  bool MpsClients(uint64_t mps_server, MpsClientList* list);
   // Each GPU of the server, whole or not at all.
   bool Describe(std::vector<Description>* gpus);
 
   void Close();
 
  private:
+  int OpenSecond(Role role);
+
   std::mutex mutex_;
   int fd_ = -1;
   int pid_ = 0;

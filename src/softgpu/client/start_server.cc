@@ -29,9 +29,15 @@ std::string ProgramPath() {
   if (dladdr(reinterpret_cast<void*>(&StartServer), &info) == 0 || info.dli_fname == nullptr) return {};
   char* real = realpath(info.dli_fname, nullptr);
   if (real == nullptr) return {};
-  std::string path(real);
+  std::string dir(real);
   free(real);
-  return path.substr(0, path.rfind('/') + 1) + kServerProgram;
+  // Beside the libraries; programs that ask for it lie in a folder below.
+  for (int up = 0; up < 2; ++up) {
+    dir.resize(dir.rfind('/'));
+    const std::string path = dir + "/" + kServerProgram;
+    if (access(path.c_str(), X_OK) == 0) return path;
+  }
+  return {};
 }
 
 // The directory and its parents down from an existing one, for us alone; a
@@ -64,7 +70,7 @@ bool Listens(const std::string& dir) {
 // happened to start it and is no part of any.
 bool Scrubbed(const char* entry) {
   for (const char* name :
-       {"LD_PRELOAD=", "LD_LIBRARY_PATH=", "LD_AUDIT=", "GPUMUX_", "CUDA_VISIBLE_DEVICES="}) {
+       {"LD_PRELOAD=", "LD_LIBRARY_PATH=", "LD_AUDIT=", "GPUMUX_", "CUDA_VISIBLE_DEVICES=", "CUDA_MPS_"}) {
     if (strncmp(entry, name, strlen(name)) == 0) return true;
   }
   return false;

@@ -59,10 +59,7 @@ Context* NewContext(Device* device, bool primary) {
 }
 
 CUresult Activate(Context* context) {
-  Answer answer = Driver::Get().Change(*context->device, Op::kAddContext);
-  if (answer == Answer::kOutOfMemory) return CUDA_ERROR_OUT_OF_MEMORY;
-  if (answer == Answer::kBusy) return CUDA_ERROR_DEVICE_UNAVAILABLE;
-  if (answer != Answer::kOk) return CUDA_ERROR_UNKNOWN;
+  if (CUresult error = Driver::Get().AddContext(context->device); error != CUDA_SUCCESS) return error;
   if (!Engine::Get().Start()) {
     Driver::Get().Change(*context->device, Op::kRemoveContext);
     return CUDA_ERROR_UNKNOWN;

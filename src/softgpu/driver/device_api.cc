@@ -61,6 +61,10 @@ GPUMUX_CU cuDeviceGetAttribute(int* value, int attribute, CUdevice ordinal) {
   REQUIRE_DEVICE(device, ordinal);
   if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
   constexpr int kComputeMode = 20;  // the one attribute that can change
+  if (attribute == CU_DEVICE_ATTRIBUTE_MPS_ENABLED) {
+    *value = device->mps ? 1 : 0;
+    return CUDA_SUCCESS;
+  }
   if (attribute == kComputeMode) {
     const auto mode = Driver::Get().ComputeMode(*device);
     if (!mode) return CUDA_ERROR_UNKNOWN;

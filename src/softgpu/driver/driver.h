@@ -27,6 +27,9 @@ struct Device {
   unsigned primary_count = 0;
   Pool* default_pool = nullptr;
   Pool* current_pool = nullptr;
+  int node = -1;         // stands for /dev/nvidia<gpu>; from the first context on
+  bool mps = false;      // its work goes to the GPU through MPS
+  bool limited = false;  // by MPS, in memory
 };
 
 // The state of the driver in this process. Made by cuInit, never destroyed:
@@ -41,6 +44,7 @@ class Driver {
   Device* FindDevice(cuda::CUdevice ordinal);
   const std::vector<std::unique_ptr<Device>>& devices() const { return devices_; }
 
+  cuda::CUresult AddContext(Device* device);
   // One request to the server. kInvalid when the server is gone.
   Answer Change(const Device& device, Op op, uint64_t amount = 0);
   // Free bytes of the whole device; nothing when the server is gone.
@@ -60,9 +64,13 @@ class Driver {
   int OpenWork() { return connection_.OpenWork(); }
 
  private:
+  cuda::CUresult MakeDevices(const std::vector<Description>& gpus);
+  int OpenNode(uint32_t gpu);
+
   std::mutex init_mutex_;
   Connection connection_;
   std::vector<std::unique_ptr<Device>> devices_;
+  int control_node_ = -1;  // stands for /dev/nvidiactl
 };
 
 // After cuInit, and not in a child that was forked after it (the driver does

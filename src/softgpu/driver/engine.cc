@@ -84,6 +84,7 @@ void Engine::AddContext(Context* context) {
     context->green_stream->legacy = true;
     return;
   }
+  contexts_.insert(context);
   context->legacy = std::make_unique<Stream>();
   context->legacy->context = context;
   context->legacy->legacy = true;
@@ -100,6 +101,7 @@ void Engine::RemoveContext(Context* context) {
     return;
   }
   FailLocked(context, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  contexts_.erase(context);
   std::erase_if(streams_, [&](const auto& entry) { return entry.first->context == context; });
   std::erase_if(events_, [&](const auto& entry) { return entry.first->context == context; });
   blocked_.clear();
@@ -293,7 +295,7 @@ void Engine::RunEffect(const WorkPtr& work, Lock& lock) {
   if (ok) {
     Finish(work, NowNs());
   } else {
-    FailLocked(context, CUDA_ERROR_ILLEGAL_ADDRESS);
+    FaultLocked(context);
   }
 }
 
@@ -377,31 +379,6 @@ bool Engine::IsIdle(uint64_t stream_id) {
   return true;
 }
 
-// --- failure
-
-void Engine::Fail(Context* context, CUresult error) {
-  Lock lock(mutex_);
-  FailLocked(context, error);
-}
-
-void Engine::FailLocked(Context* context, CUresult error) {
-  if (context->sticky.load() == CUDA_SUCCESS) context->sticky.store(error);
-  auto drop = [&](Stream& stream) {
-    for (const WorkPtr& work : stream.pending) {
-      work->done = true;
-      if (work->submitted) in_flight_.erase(work->launch.kernel);
-    }
-    stream.pending.clear();
-    blocked_.erase(&stream);
-  };
-  if (context->legacy != nullptr) drop(*context->legacy);
-  for (const auto& [stream, owned] : streams_) {
-    if (stream->context == context) drop(*stream);
-  }
-  PumpBlocked();
-  changed_.notify_all();
-}
-
 // --- threads
 
 bool Engine::Receive(Lock& lock) {
@@ -410,7 +387,12 @@ bool Engine::Receive(Lock& lock) {
     const ssize_t n = recv(fd_, &completion, sizeof(completion), MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
-    if (n != sizeof(completion) || completion.op != Op::kCompletion) return false;
+    if (n != sizeof(completion)) return false;
+    if (completion.op == Op::kFailed) {
+      for (Context* context : contexts_) FailLocked(context, static_cast<CUresult>(completion.kernel));
+      continue;
+    }
+    if (completion.op != Op::kCompletion) return false;
     auto it = in_flight_.find(completion.kernel);
     if (it == in_flight_.end()) continue;
     const WorkPtr work = it->second;
@@ -420,7 +402,7 @@ bool Engine::Receive(Lock& lock) {
       const bool ok = work->effect();
       lock.lock();
       if (!ok && !work->done) {
-        FailLocked(work->stream->context, CUDA_ERROR_ILLEGAL_ADDRESS);
+        FaultLocked(work->stream->context);
         continue;
       }
     }
@@ -444,7 +426,7 @@ void Engine::RunPolls(Lock& lock) {
         Finish(work, NowNs());
         break;
       case Work::Poll::kFault:
-        FailLocked(work->stream->context, CUDA_ERROR_ILLEGAL_ADDRESS);
+        FaultLocked(work->stream->context);
         break;
     }
   }

@@ -142,6 +142,9 @@ class Engine {
   void Finish(const WorkPtr& work, int64_t end_ns);
   void RunEffect(const WorkPtr& work, Lock& lock);
   void FailLocked(Context* context, cuda::CUresult error);
+  // An illegal address: fails the context, and tells the server, which knows who
+  // else has to hear of it.
+  void FaultLocked(Context* context);
   cuda::CUresult WaitFor(const std::vector<WorkPtr>& works, Context* context, Lock& lock);
   void Loop();
   void CallLoop();
@@ -157,6 +160,7 @@ class Engine {
   int fd_ = -1;
   int wake_ = -1;
   uint64_t next_id_ = 1;
+  std::set<Context*> contexts_;  // without green ones
   std::unordered_map<Stream*, std::unique_ptr<Stream>> streams_;
   std::unordered_map<Event*, std::unique_ptr<Event>> events_;
   std::set<Stream*> blocked_;  // their next work waits for another stream

@@ -25,5 +25,7 @@ inline constexpr auto CUDA_ERROR_INVALID_RESOURCE_TYPE = static_cast<cuda::CUres
 inline constexpr auto CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION = static_cast<cuda::CUresult>(915);
 inline constexpr auto CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED = static_cast<cuda::CUresult>(712);
 inline constexpr auto CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED = static_cast<cuda::CUresult>(713);
+inline constexpr auto CUDA_ERROR_MPS_RPC_FAILURE = static_cast<cuda::CUresult>(806);
+inline constexpr auto CUDA_ERROR_MPS_SERVER_NOT_READY = static_cast<cuda::CUresult>(807);
 
 }  // namespace gpumux::softgpu

@@ -25,8 +25,17 @@ CUresult Memory::AllocManaged(Context* context, uint64_t bytes, unsigned flags, 
   range.flags = flags;
   const uint64_t mapped = sim::RoundUp(bytes, sim::kPageBytes);
   range.touched.resize(mapped / sim::kPageBytes);
+  Driver& driver = Driver::Get();
+  if (range.device->limited) {
+    if (driver.Change(*range.device, Op::kReserveManaged, mapped) != Answer::kOk)
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    range.taken = mapped;
+  }
   range.base = MapRegion(mapped, sim::kPageBytes, false);
-  if (range.base == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (range.base == 0) {
+    if (range.taken > 0) driver.Change(*range.device, Op::kReleaseManaged, range.taken);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
   std::lock_guard lock(mutex_);
   range.id = next_id_++;
   *out = range.base;

@@ -165,6 +165,7 @@ void Memory::FreeLocked(std::map<uint64_t, Range>::iterator it) {
       const auto pages = static_cast<uint64_t>(std::count(range.touched.begin(), range.touched.end(), true));
       UnmapRegion(range.base, sim::RoundUp(range.size, sim::kPageBytes));
       if (pages > 0) Driver::Get().Change(*range.device, Op::kFreeManaged, pages * sim::kPageBytes);
+      if (range.taken > 0) Driver::Get().Change(*range.device, Op::kReleaseManaged, range.taken);
       break;
     }
     case Range::Kind::kPlain:

@@ -28,16 +28,25 @@ nvmlReturn_t Memory(nvmlDevice_t handle, softgpu::Reply* reply) {
   return Call(handle, Op::kMemory, reply);
 }
 
+// MPS clients are compute processes as well: nvidia-smi shows them as M+C.
+enum class Which { kAll, kMpsClients };
+
 // Fills entries of any of the layouts; `count` is room on the way in and the
 // number of processes on the way out.
 template <typename Info>
-nvmlReturn_t Processes(nvmlDevice_t handle, unsigned* count, Info* infos) {
+nvmlReturn_t Processes(nvmlDevice_t handle, unsigned* count, Info* infos, Which which = Which::kAll) {
   Device* device = nullptr;
   if (nvmlReturn_t error = CheckOnly(handle, &device); error != NVML_SUCCESS) return error;
   if (count == nullptr || (*count > 0 && infos == nullptr)) return NVML_ERROR_INVALID_ARGUMENT;
   const auto list = std::make_unique<softgpu::ProcessList>();
   if (nvmlReturn_t error = ListProcesses(handle, list.get()); error != NVML_SUCCESS) return error;
   const unsigned room = *count;
+  if (which == Which::kMpsClients) {
+    const auto* end =
+        std::remove_if(list->entries, list->entries + list->count,
+                       [](const softgpu::ProcessEntry& entry) { return entry.mps_client == 0; });
+    list->count = static_cast<uint32_t>(end - list->entries);
+  }
   *count = list->count;
   if (list->count > room) return NVML_ERROR_INSUFFICIENT_SIZE;
   for (unsigned i = 0; i < list->count; ++i) {
@@ -142,17 +151,27 @@ GPUMUX_NVML nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t handle, unsigne
 GPUMUX_NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses)
 GPUMUX_NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v2)
 GPUMUX_NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3)
-GPUMUX_NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses)
-GPUMUX_NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v2)
-GPUMUX_NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3)
+GPUMUX_NVML nvmlDeviceGetMPSComputeRunningProcesses(nvmlDevice_t handle, unsigned* count,
+                                                    nvmlProcessInfo_v1_t* infos) {
+  return Processes(handle, count, infos, Which::kMpsClients);
+}
+GPUMUX_NVML nvmlDeviceGetMPSComputeRunningProcesses_v2(nvmlDevice_t handle, unsigned* count,
+                                                       nvmlProcessInfo_v2_t* infos) {
+  return Processes(handle, count, infos, Which::kMpsClients);
+}
+GPUMUX_NVML nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t handle, unsigned* count,
+                                                       nvmlProcessInfo_v2_t* infos) {
+  return Processes(handle, count, infos, Which::kMpsClients);
+}
 
 // With protected memory, which nothing here has.
 GPUMUX_NVML nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t handle, nvmlProcessDetailList_t* list) {
   GPUMUX_NVML_DEVICE(device, handle, list);
   if (list->version != kProcessDetailListV1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
   if (list->mode > 2) return NVML_ERROR_INVALID_ARGUMENT;
-  if (list->mode != 0) return NoProcesses(handle, &list->numProcArrayEntries);
-  return Processes(handle, &list->numProcArrayEntries, list->procArray);
+  if (list->mode == 1) return NoProcesses(handle, &list->numProcArrayEntries);
+  return Processes(handle, &list->numProcArrayEntries, list->procArray,
+                   list->mode == 2 ? Which::kMpsClients : Which::kAll);
 }
 
 GPUMUX_NVML nvmlDeviceGetProcessUtilization(nvmlDevice_t handle, nvmlProcessUtilizationSample_t* samples,

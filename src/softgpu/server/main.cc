@@ -149,7 +149,7 @@ int Main(int argc, char** argv) {
   if (write(ready[1], &ok, 1) != 1) return 1;
   close(ready[1]);
   {
-    Server server(listener, *machine, identity);
+    Server server(listener, *machine, identity, dir);
     server.Run(std::chrono::seconds(3));
     unlink((dir + "/" + kSocketName).c_str());
   }

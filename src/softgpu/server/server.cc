@@ -16,8 +16,10 @@
 #include <ctime>
 #include <utility>
 
+#include "sim/mps.h"
 #include "softgpu/descriptors.h"
 #include "softgpu/names.h"
+#include "softgpu/server/messages.h"
 #include "softgpu/uuid.h"
 
 namespace gpumux::softgpu {
@@ -25,19 +27,11 @@ namespace gpumux::softgpu {
 namespace {
 
 constexpr size_t kMaxPeers = 8192;
-// No GPU here has more: what one request may move, before the model is asked.
-constexpr uint64_t kMaxAmount = 1ULL << 46;
 #ifndef SO_PEERPIDFD
 constexpr int kSoPeerPidfd = 77;
 #else
 constexpr int kSoPeerPidfd = SO_PEERPIDFD;
 #endif
-
-std::chrono::nanoseconds Now() {
-  timespec ts;
-  clock_gettime(CLOCK_MONOTONIC, &ts);
-  return std::chrono::seconds(ts.tv_sec) + std::chrono::nanoseconds(ts.tv_nsec);
-}
 
 // A descriptor that tells when the peer ends. Asked of the socket where the
 // kernel can (6.5), so that a reused pid cannot be meant.
@@ -47,14 +41,6 @@ int PeerProcess(int fd, pid_t pid) {
   if (getsockopt(fd, SOL_SOCKET, kSoPeerPidfd, &pidfd, &size) == 0) return pidfd;
   return pid > 0 ? static_cast<int>(syscall(SYS_pidfd_open, pid, 0)) : -1;
 }
-
-template <typename T>
-bool SendOne(int fd, const T& message) {
-  return send(fd, &message, sizeof(message), MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof(message);
-}
-
-// NVML's numbers of compute modes.
-constexpr uint64_t kDefault = 0, kProhibited = 2, kExclusiveProcess = 3;
 
 Description Describe(const sim::Machine& machine, uint32_t index, uint64_t identity) {
   const sim::GpuInstance& gpu = machine.gpus[index];
@@ -89,7 +75,11 @@ Description Describe(const sim::Machine& machine, uint32_t index, uint64_t ident
 
 }  // namespace
 
-Server::Server(int listener, const sim::Machine& machine, uint64_t identity) : identity_(identity) {
+Server::Server(int listener, const sim::Machine& machine, uint64_t identity, std::string dir)
+    : identity_(identity),
+      dir_(std::move(dir)),
+      mps_clients_(
+          sim::MpsClients(machine.driver_version.empty() ? kSystemDriverVersion : machine.driver_version)) {
   epoll_ = epoll_create1(EPOLL_CLOEXEC);
   timer_ = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
   Add({.kind = Kind::kListener, .fd = listener});
@@ -105,10 +95,12 @@ Server::~Server() {
   close(epoll_);
 }
 
-uint64_t Server::Add(Source source) {
+uint64_t Server::Add(Source source) { return Add(source, EPOLLIN); }
+
+uint64_t Server::Add(Source source, uint32_t events) {
   const uint64_t token = next_token_++;
   epoll_event event = {};
-  event.events = EPOLLIN;
+  event.events = events;
   event.data.u64 = token;
   epoll_ctl(epoll_, EPOLL_CTL_ADD, source.fd, &event);
   if (source.kind == Kind::kPeer) ++peers_;
@@ -151,6 +143,15 @@ void Server::Run(std::chrono::milliseconds idle) {
           const uint64_t inode = it->second.inode;
           Remove(token);
           shares_.RemoveExport(inode);
+          break;
+        }
+        case Kind::kDevice: {
+          // The last copy of it is closed.
+          auto client = clients_.find(it->second.client);
+          Remove(token);
+          if (client == clients_.end()) break;
+          client->second.closed = true;
+          if (client->second.ended) Forget(client->first);
           break;
         }
         case Kind::kPeer:
@@ -227,12 +228,28 @@ bool Server::OnHello(uint64_t token, Source& source, const void* data, size_t si
       return false;
     client->second.work = token;
     source.client = hello.client;
-  } else if (hello.role == Role::kCuda) {
+  } else if (hello.role == Role::kMpsWatch) {
+    auto client = clients_.find(hello.client);
+    MpsServers::Server* server = mps_.Find(hello.client);
+    if (client == clients_.end() || client->second.pid != source.pid || server == nullptr ||
+        server->watch != 0)
+      return false;
+    server->watch = token;
+    source.client = hello.client;
+  } else if (hello.role == Role::kCuda || hello.role == Role::kMpsServer) {
     source.client = next_client_++;
     Client& client = clients_[source.client];
     client.pid = source.pid;
+    client.uid = source.uid;
     client.control = token;
-    for (auto& gpu : gpus_) gpu->memory.AddProcess(source.client);
+    client.mps_server = hello.role == Role::kMpsServer;
+    for (auto& gpu : gpus_) {
+      gpu->memory.AddProcess(source.client);
+      if (client.mps_server) {
+        gpu->memory.SetTerms(source.client, gpu->spec.mps_server_own, gpu->spec.mps_server_device, 0);
+      }
+    }
+    if (client.mps_server) mps_.Add(source.client, source.uid);
     if (const int pidfd = PeerProcess(source.fd, source.pid); pidfd >= 0) {
       client.process = Add({.kind = Kind::kProcess, .fd = pidfd, .client = source.client});
     }
@@ -245,193 +262,19 @@ bool Server::OnHello(uint64_t token, Source& source, const void* data, size_t si
   return SendOne(source.fd, reply);
 }
 
-bool Server::OnControl(Source& source, const void* data, size_t size, int descriptor) {
-  Request request;
-  if (size == sizeof(request)) {
-    memcpy(&request, data, sizeof(request));
-    if (request.op >= Op::kShare && request.op <= Op::kDetach) {
-      return OnShare(source, request, descriptor);
-    }
-  }
-  if (descriptor >= 0) close(descriptor);
-  if (size != sizeof(request)) return false;
-  if (request.gpu >= gpus_.size() || request.amount > kMaxAmount) return false;
-  Gpu& gpu = *gpus_[request.gpu];
-  Reply reply;
-  switch (request.op) {
-    case Op::kMemory:
-      reply.values[0] = gpu.description.total;
-      reply.values[1] = gpu.description.total - gpu.description.usable;
-      reply.values[2] = gpu.description.usable;
-      reply.values[3] = gpu.memory.used();
-      break;
-    case Op::kUtilization:
-      reply.values[0] = static_cast<uint64_t>(gpu.model.BusyShare(Now(), std::chrono::seconds(1)) * 1e6);
-      reply.values[1] = gpu.compute_mode;
-      break;
-    case Op::kDescribe:
-      return SendOne(source.fd, gpu.description);
-    case Op::kSetComputeMode:
-      if (source.uid != 0) {
-        reply.answer = Answer::kRefused;
-      } else if (request.amount != kDefault && request.amount != kProhibited &&
-                 request.amount != kExclusiveProcess) {
-        reply.answer = Answer::kInvalid;
-      } else {
-        gpu.compute_mode = request.amount;
-      }
-      break;
-    case Op::kProcesses:
-      return SendProcesses(source, request.gpu);
-    case Op::kAddContext:
-    case Op::kRemoveContext:
-    case Op::kTake:
-    case Op::kGive:
-    case Op::kTouchManaged:
-    case Op::kFreeManaged:
-      if (source.role != Role::kCuda) return false;
-      reply.answer = Change(source.client, request);
-      break;
-    default:
-      return false;
-  }
-  return SendOne(source.fd, reply);
-}
-
-bool Server::OnShare(Source& source, const Request& request, int descriptor) {
-  Reply reply;
-  int attached = -1;
-  bool opened = false;
-  const uint64_t client = source.client;
-  const auto done = [&](bool ok) { reply.answer = ok ? Answer::kOk : Answer::kInvalid; };
-  if (source.role != Role::kCuda || request.gpu >= gpus_.size() || request.amount > kMaxAmount) {
-    if (descriptor >= 0) close(descriptor);
-    return false;
-  }
-  uint64_t key = request.key;
-  switch (request.op) {
-    case Op::kShare:
-      if (descriptor >= 0) {
-        reply.values[0] = shares_.Add(client, request.gpu, request.amount,
-                                      fcntl(descriptor, F_DUPFD_CLOEXEC, 3), identity_);
-      }
-      done(reply.values[0] != 0);
-      break;
-    case Op::kTakeShared:
-      if (!shares_.Take(key, client, request.amount)) reply.answer = Answer::kOutOfMemory;
-      break;
-    case Op::kGiveShared:
-      done(shares_.Give(key, client, request.amount));
-      break;
-    case Op::kUnshare:
-      done(shares_.Release(key, client));
-      break;
-    case Op::kExport: {
-      // A pipe: its inode says what it stands for, and the end that we keep
-      // hangs up with the last copy of the other.
-      const Shares::Share* share = shares_.Find(key);
-      int ends[2];
-      if (share == nullptr || share->creator != client || pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) {
-        done(false);
-        break;
-      }
-      struct stat st;
-      fstat(ends[0], &st);
-      shares_.AddExport(key, st.st_ino);
-      Add({.kind = Kind::kExport, .fd = ends[0], .inode = st.st_ino});
-      attached = ends[1];
-      opened = true;
-      break;
-    }
-    case Op::kAttachFile: {
-      struct stat st;
-      key = descriptor >= 0 && fstat(descriptor, &st) == 0 && S_ISFIFO(st.st_mode)
-                ? shares_.FindExport(st.st_ino)
-                : 0;
-      [[fallthrough]];
-    }
-    case Op::kAttach: {
-      const Shares::Share* share = shares_.Find(key);
-      done(share != nullptr);
-      if (share == nullptr) break;
-      shares_.Attach(key, client);
-      reply.values[0] = key;
-      reply.values[1] = share->bytes;
-      reply.values[2] = share->gpu;
-      reply.values[3] = share->creator;
-      attached = share->file;
-      break;
-    }
-    default:
-      done(shares_.Detach(key, client));
-  }
-  const bool sent = SendWithDescriptor(source.fd, &reply, sizeof(reply), attached, MSG_DONTWAIT);
-  if (opened) close(attached);
-  if (descriptor >= 0) close(descriptor);
-  return sent;
-}
-
-Answer Server::Change(uint64_t client, const Request& request) {
-  sim::DeviceMemory& memory = gpus_[request.gpu]->memory;
-  const auto taken = [](bool ok) { return ok ? Answer::kOk : Answer::kOutOfMemory; };
-  const auto given = [](bool ok) { return ok ? Answer::kOk : Answer::kInvalid; };
-  switch (request.op) {
-    case Op::kAddContext:
-      return AddContext(client, *gpus_[request.gpu]);
-    case Op::kRemoveContext:
-      return given(memory.RemoveContext(client));
-    case Op::kTake:
-      return taken(memory.Take(client, request.amount));
-    case Op::kGive:
-      return given(memory.Give(client, request.amount));
-    case Op::kTouchManaged:
-      return taken(memory.TouchManaged(client, request.amount));
-    default:
-      return given(memory.FreeManaged(client, request.amount));
-  }
-}
-
-Answer Server::AddContext(uint64_t id, Gpu& gpu) {
-  if (gpu.compute_mode == kProhibited) return Answer::kBusy;
-  if (gpu.compute_mode == kExclusiveProcess) {
-    for (const auto& [other, client] : clients_) {
-      if (client.pid != clients_.at(id).pid && gpu.memory.Listed(other)) return Answer::kBusy;
-    }
-  }
-  return gpu.memory.AddContext(id) ? Answer::kOk : Answer::kOutOfMemory;
-}
-
-bool Server::SendProcesses(const Source& source, uint32_t gpu) {
-  // A process may have connected more than once (two copies of the library):
-  // it is still one process.
-  struct Use {
-    uint64_t bytes = 0;
-    double busy = 0;
-  };
-  std::map<pid_t, Use> own;
-  for (const auto& [id, client] : clients_) {
-    if (!gpus_[gpu]->memory.Listed(id)) continue;
-    Use& use = own[client.pid];
-    use.bytes += gpus_[gpu]->memory.OwnBytes(id);
-    use.busy += gpus_[gpu]->model.BusyShare(Now(), std::chrono::seconds(1), id);
-  }
-  ProcessList list;
-  for (const auto& [pid, use] : own) {
-    if (list.count == kMaxListed) break;
-    list.entries[list.count++] = {static_cast<uint32_t>(pid),
-                                  static_cast<uint32_t>(std::min(use.busy, 1.0) * 1e6), use.bytes};
-  }
-  const size_t size = offsetof(ProcessList, entries) + list.count * sizeof(ProcessEntry);
-  return send(source.fd, &list, size, MSG_NOSIGNAL | MSG_DONTWAIT) == static_cast<ssize_t>(size);
-}
-
 bool Server::OnWork(Source& source, const void* data, size_t size) {
   Launch launch;
   if (size != sizeof(launch)) return false;
   memcpy(&launch, data, sizeof(launch));
   auto it = clients_.find(source.client);
-  if (it == clients_.end() || launch.op != Op::kLaunch || launch.gpu >= gpus_.size()) return false;
+  if (it == clients_.end() || launch.gpu >= gpus_.size()) return false;
   Client& client = it->second;
+  if (launch.op == Op::kFault) {
+    OnFault(source.client, launch.gpu);
+    return true;
+  }
+  if (launch.op != Op::kLaunch) return false;
+  if (client.failure != 0) return true;  // it does not know yet
   if (launch.duration_ns > kMaxKernelNs || launch.blocks == 0 || launch.blocks > (1ULL << 48) ||
       launch.threads_per_block == 0 || launch.threads_per_block > 1024 || client.in_flight >= kMaxInFlight) {
     return false;
@@ -449,14 +292,40 @@ void Server::DropPeer(uint64_t token) {
   auto it = sources_.find(token);
   if (it == sources_.end()) return;
   const uint64_t client = it->second.client;
-  const bool whole = it->second.role != Role::kNvml && client != 0;
+  const bool whole = it->second.role != Role::kNvml && it->second.role != Role::kMpsWatch && client != 0;
   Remove(token);
   if (whole) DropClient(client);
 }
 
 void Server::DropClient(uint64_t id) {
   auto it = clients_.find(id);
-  if (it == clients_.end()) return;
+  if (it == clients_.end() || it->second.ended) return;
+  Client& client = it->second;
+  if (client.mps_server) EndMpsServer(id);
+  if (client.failure != 0) LeaveMps(id);  // it has nothing on the GPU; its server may recover
+  if ((mps_.ServerOf(id) == 0 && client.failure == 0) || client.devices.empty() || client.closed) {
+    Forget(id);
+    return;
+  }
+  // Its descriptors tell whether that was all: the process has closed its own
+  // by now or will at once, and others may have copies.
+  client.ended = true;
+  client.unsent.clear();
+  for (uint64_t* token : {&client.control, &client.work, &client.process}) {
+    Remove(*token);
+    *token = 0;
+  }
+  if (client.failure == 0) {
+    Tell(mps_.ServerOf(id), {.kind = MpsEvent::Kind::kLeft, .pid = static_cast<uint32_t>(client.pid)});
+  }
+}
+
+void Server::Forget(uint64_t id) {
+  for (uint32_t gpu = 0; gpu < gpus_.size(); ++gpu) {
+    if (mps_.ServerOf(id) != 0 && gpus_[gpu]->model.HasWork(id)) OnFault(id, gpu);
+  }
+  LeaveMps(id);
+  auto it = clients_.find(id);
   const Client client = std::move(it->second);
   clients_.erase(it);
   shares_.RemoveClient(id);
@@ -467,6 +336,7 @@ void Server::DropClient(uint64_t id) {
   Remove(client.control);
   Remove(client.work);
   Remove(client.process);
+  for (uint64_t token : client.devices) Remove(token);
 }
 
 void Server::RunModels() {
@@ -474,7 +344,7 @@ void Server::RunModels() {
     gpu->model.Advance(Now());
     for (const auto& done : gpu->model.TakeCompletions()) {
       auto client = clients_.find(done.process);
-      if (client == clients_.end()) continue;
+      if (client == clients_.end() || client->second.ended) continue;
       Completion completion;
       completion.kernel = done.kernel;
       completion.start_ns = done.start.count();
@@ -491,8 +361,8 @@ void Server::Flush(Client& client) {
   auto source = sources_.find(client.work);
   if (source == sources_.end()) return;
   while (!client.unsent.empty() && SendOne(source->second.fd, client.unsent.front())) {
+    if (client.unsent.front().op == Op::kCompletion) --client.in_flight;
     client.unsent.pop_front();
-    --client.in_flight;
   }
   const bool full = !client.unsent.empty();
   if (full == client.waits_for_room) return;

@@ -8,12 +8,14 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "sim/device_memory.h"
 #include "sim/gpu_model.h"
 #include "sim/gpu_spec_parser.h"
 #include "softgpu/protocol.h"
+#include "softgpu/server/mps.h"
 #include "softgpu/server/shares.h"
 
 namespace gpumux::softgpu {
@@ -24,8 +26,8 @@ namespace gpumux::softgpu {
 // that it held.
 class Server {
  public:
-  // `listener` is a listening SOCK_SEQPACKET socket, `identity` names the directory.
-  Server(int listener, const sim::Machine& machine, uint64_t identity);
+  // `listener` is a listening SOCK_SEQPACKET socket, `identity` names the directory `dir`.
+  Server(int listener, const sim::Machine& machine, uint64_t identity, std::string dir);
   ~Server();
 
   // Until nobody has been connected for `idle`.
@@ -33,13 +35,14 @@ class Server {
 
  private:
   struct Gpu {
-    explicit Gpu(const sim::GpuSpec& spec) : memory(spec), model(spec) {}
+    explicit Gpu(const sim::GpuSpec& of) : spec(of), memory(of), model(of) {}
+    sim::GpuSpec spec;
     sim::DeviceMemory memory;
     sim::GpuModel model;
     Description description;
     uint64_t compute_mode = 0;  // NVML's number
   };
-  enum class Kind { kListener, kTimer, kPeer, kProcess, kExport };
+  enum class Kind { kListener, kTimer, kPeer, kProcess, kExport, kDevice };
   // What an epoll token stands for. Tokens are never used twice, so an event
   // for something closed a moment ago finds nothing.
   struct Source {
@@ -58,11 +61,18 @@ class Server {
     uint64_t control = 0;  // tokens; 0: none
     uint64_t work = 0;
     uint64_t process = 0;
+    std::vector<uint64_t> devices;  // our ends of what stands for its /dev/nvidia*
+    uid_t uid = 0;
+    bool mps_server = false;
+    int failure = 0;      // the driver's code, once its contexts have failed
+    bool closed = false;  // nobody holds one of its devices any more
+    bool ended = false;   // it has, but others hold its devices
     uint64_t in_flight = 0;
     std::deque<Completion> unsent;
     bool waits_for_room = false;  // its socket is full
   };
 
+  uint64_t Add(Source source, uint32_t events);
   uint64_t Add(Source source);
   void Remove(uint64_t token);
   void Accept();
@@ -73,11 +83,29 @@ class Server {
   bool OnShare(Source& source, const Request& request, int descriptor);
   bool OnWork(Source& source, const void* data, size_t size);
   bool SendProcesses(const Source& source, uint32_t gpu);
-  Answer Change(uint64_t client, const Request& request);
-  Answer AddContext(uint64_t client, Gpu& gpu);
+  Reply Change(uint64_t client, const Request& request);
+  Reply AddContext(uint64_t client, Gpu& gpu);
+  int OpenDevice(uint64_t client, uint32_t gpu);
+
+  // MPS (server_mps.cc).
+  bool OnMps(const Source& source, const Request& request);
+  Reply JoinMps(const Source& source, const Request& request);
+  Answer SetPortion(uint64_t client, const Request& request);
+  bool SendMpsClients(const Source& source, uint64_t server);
+  Answer Terminate(const Source& source, const Request& request);
+  void OnFault(uint64_t client, uint32_t gpu);
+  void Spread(const std::vector<uint64_t>& failed, int code);
+  void LeaveMps(uint64_t client);
+  void EndMpsServer(uint64_t server);
+  void Tell(uint64_t server, const MpsEvent& event);
+  bool HasWork(uint64_t client) const;
+  uint64_t GpusOf(uint64_t client) const;
 
   void DropPeer(uint64_t token);
+  // The process has ended.
   void DropClient(uint64_t client);
+  // Nothing holds what it held any more.
+  void Forget(uint64_t client);
   void RunModels();
   void Flush(Client& client);
   void SetTimer();
@@ -85,11 +113,14 @@ class Server {
   int epoll_;
   int timer_;
   uint64_t identity_;
+  std::string dir_;
+  uint32_t mps_clients_;  // a GPU
   uint64_t next_token_ = 1;
   uint64_t next_client_ = 1;
   std::map<uint64_t, Source> sources_;
   std::map<uint64_t, Client> clients_;
   std::vector<std::unique_ptr<Gpu>> gpus_;
+  MpsServers mps_;
   Shares shares_{[this](uint32_t gpu) -> sim::DeviceMemory& { return gpus_[gpu]->memory; }};
   size_t peers_ = 0;
   std::chrono::nanoseconds armed_{0};

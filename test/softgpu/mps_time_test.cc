@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// MPS clients side by side on the real clock: ratios of times in one run, by the
+// GPU's own clock, with kernels of 5 ms. Precise times are proven in virtual
+// time (sim/mps_test.cc).
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "mps_world.h"
+
+namespace gpumux::test {
+namespace {
+
+using namespace cuda;
+
+class SoftGpuMpsTime : public MpsTest {};
+
+// 12 kernels of 5 ms and `blocks` blocks, all launched ahead; the time they took.
+double RunMs(unsigned blocks) {
+  CUevent start, end;
+  CU(cuEventCreate, CUevent*, unsigned)(&start, 0);
+  CU(cuEventCreate, CUevent*, unsigned)(&end, 0);
+  const auto record = CU(cuEventRecord, CUevent, CUstream);
+  record(start, nullptr);
+  for (int i = 0; i < 12; ++i) EXPECT_EQ(Spin(5'000'000, nullptr, blocks), CUDA_SUCCESS);
+  record(end, nullptr);
+  EXPECT_EQ(Synchronize(), CUDA_SUCCESS);
+  float ms = 0;
+  EXPECT_EQ(CU(cuEventElapsedTime, float*, CUevent, CUevent)(&ms, start, end), CUDA_SUCCESS);
+  return static_cast<double>(ms);
+}
+
+// Each process alone first, one after another; then all at once: what that took
+// each, in times of being alone, is between `least` and `most`.
+void Compare(const std::vector<std::function<void()>>& prepare, unsigned blocks, double least, double most) {
+  std::vector<std::unique_ptr<Child>> children;
+  for (const auto& before : prepare) {
+    children.push_back(std::make_unique<Child>([&](const Child::Step& step) {
+      before();
+      ASSERT_EQ(InitWithContext(), CUDA_SUCCESS);
+      ASSERT_EQ(Spin(1000), CUDA_SUCCESS);
+      ASSERT_EQ(Synchronize(), CUDA_SUCCESS);
+      const double alone = RunMs(blocks);
+      step.Report();
+      step.Wait();
+      const double together = RunMs(blocks);
+      EXPECT_GE(together / alone, least) << alone << " ms alone, " << together << " together";
+      EXPECT_LE(together / alone, most) << alone << " ms alone, " << together << " together";
+    }));
+    ASSERT_TRUE(children.back()->WaitReport());
+  }
+  for (auto& child : children) child->Continue();
+  for (auto& child : children) EXPECT_EQ(child->Join(), 0);
+}
+
+void Nothing() {}
+void Outside() { setenv("CUDA_MPS_PIPE_DIRECTORY", "/nowhere", 1); }
+
+TEST_F(SoftGpuMpsTime, FourClientsThatFitTakeNoLongerThanOne) {
+  StartDaemon();
+  Compare({Nothing, Nothing, Nothing, Nothing}, 33, 0.8, 1.5);
+}
+
+TEST_F(SoftGpuMpsTime, OutsideTheyTakeTurns) { Compare({Outside, Outside, Outside}, 33, 2.2, 4.5); }
+
+TEST_F(SoftGpuMpsTime, AServersClientsTogetherTakeTurnsWithAProcessOutside) {
+  StartDaemon();
+  // Three that took turns would need three times as long; so they need two.
+  Compare({Nothing, Nothing, Outside}, 33, 1.6, 2.6);
+}
+
+TEST_F(SoftGpuMpsTime, APercentageMakesWaves) {
+  StartDaemon();
+  InChild([] {
+    setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "25", 1);
+    ASSERT_EQ(InitWithContext(), CUDA_SUCCESS);
+    ASSERT_EQ(Spin(1000), CUDA_SUCCESS);
+    ASSERT_EQ(Synchronize(), CUDA_SUCCESS);
+    // 32 SMs hold 64 blocks; 132 take three waves.
+    const double one = RunMs(64), three = RunMs(132);
+    EXPECT_NEAR(three / one, 3, 0.4) << one << " and " << three << " ms";
+  });
+}
+
+}  // namespace
+}  // namespace gpumux::test
