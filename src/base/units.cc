@@ -128,6 +128,23 @@ Result<MemorySize> ParseMemorySize(std::string_view text) {
   return MemorySize{.bytes = bytes, .ratio = 0};
 }
 
+Result<MemoryRange> ParseMemoryRange(std::string_view text) {
+  const size_t colon = text.find(':');
+  const auto guaranteed = ParseMemorySize(text.substr(0, colon));
+  if (!guaranteed) return tl::unexpected(guaranteed.error());
+  MemoryRange range{.guaranteed = *guaranteed, .limit = std::nullopt};
+  if (colon == std::string_view::npos) return range;
+  const auto limit = ParseMemorySize(text.substr(colon + 1));
+  if (!limit) return tl::unexpected(limit.error());
+  const bool same_kind = (guaranteed->bytes > 0) == (limit->bytes > 0);
+  if (same_kind && (limit->bytes < guaranteed->bytes || limit->ratio < guaranteed->ratio)) {
+    return Fail(Code::kInvalid, fmt::format("{}: the limit is below the guarantee", Quote(text)),
+                "write guarantee:limit, for example 10GiB:20GiB");
+  }
+  range.limit = *limit;
+  return range;
+}
+
 Result<std::chrono::milliseconds> ParseDuration(std::string_view text) {
   constexpr const char* kExample = "write for example 30s, 10m or 1h30m";
   std::string_view rest = Trim(text);

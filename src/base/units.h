@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -26,6 +27,15 @@ struct MemorySize {
 // kInvalid with the reason for: empty, no unit, negative, zero, not a number,
 // above 2^60 bytes, above 100%, trailing text. Fractions of a byte round down.
 Result<MemorySize> ParseMemorySize(std::string_view text);
+
+// "10GiB" or "10GiB:20GiB": what is guaranteed, and the limit above it.
+struct MemoryRange {
+  MemorySize guaranteed;
+  std::optional<MemorySize> limit;  // unset: as `guaranteed`
+};
+
+// kInvalid also for a limit below the guarantee, as far as the two can be compared.
+Result<MemoryRange> ParseMemoryRange(std::string_view text);
 
 // "30s", "10m", "1h30m", "250ms"; a bare number is refused (which unit?).
 Result<std::chrono::milliseconds> ParseDuration(std::string_view text);

@@ -5,7 +5,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "cli/nearest.h"
+#include "base/nearest.h"
 
 namespace gpumux::cli {
 namespace {

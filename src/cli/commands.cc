@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "cli/nearest.h"
+#include "base/nearest.h"
 #include "cli/run_options.h"
 #include "cli/run_report.h"
 #include "cli/terminal.h"

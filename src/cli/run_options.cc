@@ -38,19 +38,10 @@ bool IsWordCharacter(char c) {
 }
 
 Status TakeMem(const std::string& text, RunOptions& options) {
-  const size_t colon = text.find(':');
-  const auto size = ParseMemorySize(std::string_view(text).substr(0, colon));
-  if (!size) return Under("--mem", size.error());
-  options.mem = *size;
-  if (colon == std::string::npos) return {};
-  const auto limit = ParseMemorySize(std::string_view(text).substr(colon + 1));
-  if (!limit) return Under("--mem", limit.error());
-  const bool same_kind = (size->bytes > 0) == (limit->bytes > 0);
-  if (same_kind && (limit->bytes < size->bytes || limit->ratio < size->ratio)) {
-    return Wrong("--mem", text, "the limit is below the guarantee",
-                 "write guarantee:limit, for example --mem 10GiB:20GiB");
-  }
-  options.mem_limit = *limit;
+  const auto range = ParseMemoryRange(text);
+  if (!range) return Under("--mem", range.error());
+  options.mem = range->guaranteed;
+  options.mem_limit = range->limit;
   return {};
 }
 

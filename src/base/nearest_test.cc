@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/nearest.h"
+#include "base/nearest.h"
 
 #include <gtest/gtest.h>
 
-namespace gpumux::cli {
+namespace gpumux {
 namespace {
 
 TEST(Nearest, FindsWhatWasMeantAndNothingElse) {
@@ -18,4 +18,4 @@ TEST(Nearest, FindsWhatWasMeantAndNothingElse) {
 }
 
 }  // namespace
-}  // namespace gpumux::cli
+}  // namespace gpumux

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/nearest.h"
+#include "base/nearest.h"
 
 #include <algorithm>
 #include <numeric>
 
-namespace gpumux::cli {
+namespace gpumux {
 namespace {
 
 // Levenshtein's distance, with a swap of neighbours as one change.
@@ -42,4 +42,4 @@ std::optional<std::string> Nearest(std::string_view word, const std::vector<std:
   return best;
 }
 
-}  // namespace gpumux::cli
+}  // namespace gpumux

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "config/meaning.h"
+
+#include "base/units.h"
+
+namespace gpumux::config {
+namespace {
+
+// Settings hold values that were found right, of the type that their key says.
+const std::string* TextOf(const Settings& settings, const Path& path) {
+  const Setting* setting = Find(settings, path);
+  return setting ? std::get_if<std::string>(&setting->value) : nullptr;
+}
+
+void Take(const std::string& name, const Value& value, core::Rule& rule) {
+  if (const auto* text = std::get_if<std::string>(&value)) {
+    rule.quota.guaranteed_bytes = ParseMemorySize(*text)->bytes;
+    return;
+  }
+  const int64_t number = std::get<int64_t>(value);
+  if (name == "tenants") rule.quota.tenants = static_cast<unsigned>(number);
+  if (name == "gpus") rule.quota.gpus = static_cast<unsigned>(number);
+  if (name == "priority") rule.priority = static_cast<int>(number);
+}
+
+void TakeWait(const Value& value, std::vector<RunDefault>& out) {
+  if (const auto* boolean = std::get_if<bool>(&value)) {
+    out.push_back({*boolean ? "--wait" : "--no-wait", ""});
+  } else {
+    out.push_back({"--wait", std::get<std::string>(value)});
+  }
+}
+
+}  // namespace
+
+DaemonKeys DaemonKeysOf(const Settings& settings) {
+  DaemonKeys keys;
+  if (const std::string* time = TextOf(settings, {"daemon", "idle_exit"})) {
+    keys.idle_exit = *ParseDuration(*time);
+  }
+  if (const std::string* level = TextOf(settings, {"daemon", "log_level"}))
+    keys.log_level = *ParseLogLevel(*level);
+  return keys;
+}
+
+core::Policy PolicyOf(const Settings& settings) {
+  core::Policy policy;
+  if (const std::string* fill = TextOf(settings, {"placement", "fill"}))
+    policy.fill = *fill == "spread" ? core::Fill::kSpread : core::Fill::kPack;
+  for (const auto& [path, setting] : settings) {
+    if (path.front() != "quota") continue;
+    if (path[1] == "every-user") {
+      if (!policy.every_user) policy.every_user.emplace();
+      Take(path[2], setting.value, *policy.every_user);
+    } else {
+      Take(path[3], setting.value, (path[1] == "user" ? policy.users : policy.groups)[path[2]]);
+    }
+  }
+  return policy;
+}
+
+std::vector<RunDefault> RunDefaultsOf(const Settings& settings) {
+  std::vector<RunDefault> out;
+  for (const auto& [path, setting] : settings) {
+    if (path.front() != "run") continue;
+    if (setting.key->type == Type::kWait) {
+      TakeWait(setting.value, out);
+    } else if (const auto* boolean = std::get_if<bool>(&setting.value)) {
+      if (*boolean) out.push_back({"--" + path[1], ""});
+    } else {
+      out.push_back({"--" + path[1], std::get<std::string>(setting.value)});
+    }
+  }
+  return out;
+}
+
+}  // namespace gpumux::config

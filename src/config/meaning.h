@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What settings mean to those that use them.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/log.h"
+#include "config/configuration.h"
+#include "core/policy.h"
+
+namespace gpumux::config {
+
+struct DaemonKeys {
+  std::optional<std::chrono::milliseconds> idle_exit;
+  std::optional<LogLevel> log_level;
+};
+
+DaemonKeys DaemonKeysOf(const Settings& settings);
+core::Policy PolicyOf(const Settings& settings);
+
+// An option of `run` that was set here and not on its command line.
+struct RunDefault {
+  std::string option;  // "--mem"
+  std::string value;   // empty for an option without one
+};
+std::vector<RunDefault> RunDefaultsOf(const Settings& settings);
+
+}  // namespace gpumux::config
