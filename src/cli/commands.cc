@@ -22,6 +22,7 @@ constexpr Command kCommands[] = {
     {"explain", "a tenant's promise, and what enforces each part", ExplainMain, ExplainSpec},
     {"events", "what happened, and what happens", EventsMain, EventsSpec},
     {"stop", "end a tenant", StopMain, StopSpec},
+    {"config", "what is configured, and whether it is right", ConfigMain, ConfigSpec},
     {"completion", "completion for bash or zsh", CompletionMain, CompletionSpec},
     {"version", "versions of command and daemon", VersionMain, VersionSpec},
     {"help", "help for a command", HelpMain, HelpSpec},
@@ -30,7 +31,7 @@ constexpr Command kCommands[] = {
 // Commands of the product that later versions bring.
 constexpr const char* kLater[] = {"top",    "history", "promise", "set",    "reserve", "mode",
                                   "mps",    "mig",     "profile", "advise", "bench",   "cdi",
-                                  "docker", "podman",  "compose", "doctor", "config"};
+                                  "docker", "podman",  "compose", "doctor"};
 
 const Command* Find(const std::string& name) {
   for (const Command& command : kCommands) {

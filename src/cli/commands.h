@@ -17,6 +17,7 @@ int PsMain(const std::vector<std::string>& arguments);
 int StopMain(const std::vector<std::string>& arguments);
 int EventsMain(const std::vector<std::string>& arguments);
 int ExplainMain(const std::vector<std::string>& arguments);
+int ConfigMain(const std::vector<std::string>& arguments);
 int CompletionMain(const std::vector<std::string>& arguments);
 int VersionMain(const std::vector<std::string>& arguments);
 
@@ -26,6 +27,7 @@ const CommandSpec& PsSpec();
 const CommandSpec& StopSpec();
 const CommandSpec& EventsSpec();
 const CommandSpec& ExplainSpec();
+const CommandSpec& ConfigSpec();
 const CommandSpec& CompletionSpec();
 const CommandSpec& VersionSpec();
 

@@ -74,7 +74,7 @@ std::vector<char*> DaemonEnvironment() {
   ::syscall(SYS_close_range, 3u, ~0u, 0u);
   // The folder it was started in may be unmounted one day.
   if (::chdir("/") != 0) ::_exit(127);
-  const char* const arguments[] = {"gpumuxd", "--idle-exit", "30", nullptr};
+  const char* const arguments[] = {"gpumuxd", "--on-demand", nullptr};
   // Not by the C library's name: a tenant's program that starts the daemon has
   // the guard in front of it, which would make the daemon a part of the tenant.
   ::syscall(SYS_execve, program, arguments, environment);

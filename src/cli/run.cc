@@ -22,6 +22,7 @@
 #include "cli/supervise.h"
 #include "cli/terminal.h"
 #include "cli/waiting_line.h"
+#include "config/sources.h"
 #include "gpumux/abi/session.h"
 #include "ipc/session_client.h"
 
@@ -244,9 +245,11 @@ int RunProgram(DaemonLink& link, const Granted& granted, const std::string& path
 }  // namespace
 
 int RunMain(const std::vector<std::string>& arguments) {
-  const auto options = ParseRunOptions(arguments);
+  const auto configured = config::Load(config::Reader::kUser);
+  const auto options = ParseRunOptions(arguments, config::RunDefaultsOf(configured.settings));
   if (!options) return ReportRun(options.error(), false);
   if (options->help) return Print(HelpText(RunSpec())) ? 0 : 1;
+  if (!configured.problems.empty()) return ReportRun(config::ErrorOf(configured.problems), options->json);
   const auto path = FindProgram(options->command[0]);
   if (!path) return ReportRun(path.error(), options->json);
   const auto endpoints = FindEndpoints();

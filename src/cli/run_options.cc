@@ -184,6 +184,18 @@ Status CheckLater(const ParsedCommandLine& line, const RunOptions& options) {
   return {};
 }
 
+// What the command line says in another way goes before the configuration, too.
+void AddDefaults(const std::vector<config::RunDefault>& defaults, ParsedCommandLine& line) {
+  const std::map<std::string, std::string> opposites = {
+      {"--wait", "--no-wait"}, {"--no-wait", "--wait"}, {"--quiet", "--summary"}, {"--summary", "--quiet"}};
+  const ParsedCommandLine given = line;
+  for (const auto& [option, value] : defaults) {
+    const auto opposite = opposites.find(option);
+    if (given.Has(option) || (opposite != opposites.end() && given.Has(opposite->second))) continue;
+    line.values[option].push_back(value);
+  }
+}
+
 Status CheckTogether(const ParsedCommandLine& line, const RunOptions& options) {
   if (line.Has("--wait") && line.Has("--no-wait"))
     return Fail(Code::kInvalid, "--wait and --no-wait exclude each other");
@@ -255,9 +267,11 @@ const CommandSpec& RunSpec() {
   return spec;
 }
 
-Result<RunOptions> ParseRunOptions(const std::vector<std::string>& arguments) {
-  const auto line = ParseArguments(RunSpec(), arguments);
+Result<RunOptions> ParseRunOptions(const std::vector<std::string>& arguments,
+                                   const std::vector<config::RunDefault>& defaults) {
+  auto line = ParseArguments(RunSpec(), arguments);
   if (!line) return tl::unexpected(line.error());
+  AddDefaults(defaults, *line);
   RunOptions options;
   options.help = line->help;
   if (options.help) return options;

@@ -10,6 +10,7 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "cli/command_line.h"
+#include "config/meaning.h"
 
 namespace gpumux::cli {
 
@@ -36,8 +37,10 @@ struct RunOptions {
 
 const CommandSpec& RunSpec();
 
+// `defaults`: what the configuration says, for options that `arguments` do not have.
 // kInvalid: a wrong value or no command. kUnsupported: an option of the
 // product that this version cannot keep; it is never dropped silently.
-Result<RunOptions> ParseRunOptions(const std::vector<std::string>& arguments);
+Result<RunOptions> ParseRunOptions(const std::vector<std::string>& arguments,
+                                   const std::vector<config::RunDefault>& defaults = {});
 
 }  // namespace gpumux::cli

@@ -120,18 +120,22 @@ TEST_P(WrongText, IsToldWithItsPlaceAndWhatToDo) {
 INSTANTIATE_TEST_SUITE_P(
     Each, WrongText,
     ::testing::Values(
-        Wrong{"[placement]\nfil = \"pack\"", {"a.toml:2:1: there is no key placement.fil; did you mean placement.fill?"}},
+        Wrong{"[placement]\nfil = \"pack\"",
+              {"a.toml:2:1: there is no key placement.fil; did you mean placement.fill?"}},
         Wrong{"[placment]\nfill = \"pack\"\nx = 1",
               {"a.toml:1:2: there is no table placment; did you mean placement?"}},
-        Wrong{"[quota.usr.ann]\nmemory = \"1GiB\"", {"1:8: there is no table quota.usr; did you mean quota.user?"}},
+        Wrong{"[quota.usr.ann]\nmemory = \"1GiB\"",
+              {"1:8: there is no table quota.usr; did you mean quota.user?"}},
         Wrong{"[quota.user.ann]\nmemroy = \"1GiB\"",
               {"2:1: there is no key quota.user.ann.memroy; did you mean quota.user.ann.memory?"}},
         Wrong{"zzzzzz = 1", {"1:1: there is no key zzzzzz; gpumux config example"}},
         Wrong{"placement = 3", {"1:1: placement is a table; write [placement]"}},
         Wrong{"[[daemon]]\nidle_exit = \"1s\"", {"daemon is a table"}},
-        Wrong{"[placement]\nfill = \"dense\"", {"2:8: placement.fill: 'dense' is unknown; one of: pack, spread"}},
+        Wrong{"[placement]\nfill = \"dense\"",
+              {"2:8: placement.fill: 'dense' is unknown; one of: pack, spread"}},
         Wrong{"[placement]\nfill = 1", {"2:8: placement.fill: 1 is not a word in quotes"}},
-        Wrong{"quota.every-user.memory = 60", {"1:27: quota.every-user.memory: 60 is not an amount of memory"}},
+        Wrong{"quota.every-user.memory = 60",
+              {"1:27: quota.every-user.memory: 60 is not an amount of memory"}},
         Wrong{"quota.every-user.memory = \"60\"", {"'60' has no unit; write 60GiB"}},
         Wrong{"quota.every-user.memory = \"60Gb/s\"", {"unknown unit"}},
         Wrong{"quota.every-user.memory = \"40%\"", {"'40%' is a part of a GPU"}},
@@ -158,7 +162,8 @@ TEST(Configuration, NeitherDepthNorSizeHarms) {
   EXPECT_THAT(FromText(dots + " = 1").problems, ElementsAre(HasSubstr("more than 16 dots")));
   EXPECT_THAT(FromText("[" + dots + "]").problems, ElementsAre(HasSubstr("more than 16 dots")));
   EXPECT_THAT(FromText("a = " + std::string(100'000, '[')).problems, SizeIs(1));
-  EXPECT_THAT(FromText(std::string(kMaxTomlBytes + 1, ' ')).problems, ElementsAre(HasSubstr("larger than 1024 KiB")));
+  EXPECT_THAT(FromText(std::string(kMaxTomlBytes + 1, ' ')).problems,
+              ElementsAre(HasSubstr("larger than 1024 KiB")));
   std::string many;
   for (int i = 0; i < 10'000; ++i) many += "k" + std::to_string(i) + " = 1\n";
   EXPECT_THAT(FromText(many).problems, SizeIs(100));

@@ -30,7 +30,7 @@ std::string Comment(const std::string& text) {
 std::string TableOf(const Key& key) {
   Path path(key.path.begin(), key.path.end() - 1);
   for (std::string& part : path) {
-    if (part == "NAME") part = path[1] == "user" ? "ann" : "students";
+    if (part == kAnyName) part = path[1] == "user" ? "ann" : "students";
   }
   return FormatPath(path);
 }
@@ -40,7 +40,8 @@ std::string TableOf(const Key& key) {
 std::string ExampleText() {
   std::string out =
       "# Configuration of gpumux. Take away the '#' in front of what you want to set.\n"
-      "# For the machine: /etc/gpumux/config.toml, then /etc/gpumux/conf.d/*.toml in the order of their names.\n"
+      "# For the machine: /etc/gpumux/config.toml, then /etc/gpumux/conf.d/*.toml in the order of their "
+      "names.\n"
       "# For one user: ~/.config/gpumux/config.toml, which goes before these.\n";
   std::string table;
   for (const Key& key : AllKeys()) {

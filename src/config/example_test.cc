@@ -51,8 +51,9 @@ TEST(Example, HasEveryKeyWithAValueThatIsAccepted) {
 std::string Row(const Key& key) {
   std::string words;
   for (const char* word : key.words) words += fmt::format("{}`\"{}\"`", words.empty() ? "" : ", ", word);
-  return fmt::format("| `{}` | {} | {} | {}{} |", FormatPath(key.path), words.empty() ? std::string(Name(key.type)) : words,
-                     key.unset, key.help, key.variable ? fmt::format(" (`{}`)", key.variable) : "");
+  return fmt::format("| `{}` | {} | {} | {}{} |", FormatPath(key.path),
+                     words.empty() ? std::string(Name(key.type)) : words, key.unset, key.help,
+                     key.variable ? fmt::format(" (`{}`)", key.variable) : "");
 }
 
 TEST(Reference, HasARowOfEveryKeyAndNoOther) {

@@ -12,7 +12,6 @@
 namespace gpumux::config {
 namespace {
 
-constexpr const char* kAnyName = "NAME";
 constexpr int64_t kMaxPriority = 1000;
 constexpr int64_t kMaxCount = 1'000'000;
 
@@ -54,7 +53,8 @@ std::vector<Key> MakeKeys() {
        .example = "\"spread\"",
        .words = {"pack", "spread"}},
   };
-  for (const Path& table : {Path{"quota", "user", kAnyName}, {"quota", "group", kAnyName}, {"quota", "every-user"}}) {
+  for (const Path& table :
+       {Path{"quota", "user", kAnyName}, {"quota", "group", kAnyName}, {"quota", "every-user"}}) {
     const auto path = [&](const char* name) {
       Path out = table;
       out.emplace_back(name);
@@ -122,7 +122,11 @@ std::vector<Key> MakeKeys() {
        .help = "`--summary`",
        .unset = "false",
        .example = "true"},
-      {.path = {"run", "quiet"}, .type = Type::kBoolean, .help = "`--quiet`", .unset = "false", .example = "true"},
+      {.path = {"run", "quiet"},
+       .type = Type::kBoolean,
+       .help = "`--quiet`",
+       .unset = "false",
+       .example = "true"},
   };
   keys.insert(keys.end(), run.begin(), run.end());
   return keys;

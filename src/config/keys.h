@@ -38,6 +38,9 @@ struct Key {
   const char* variable = nullptr;  // of the environment, which goes before files
 };
 
+// The part of a path that stands for any name.
+inline constexpr const char* kAnyName = "NAME";
+
 std::span<const Key> AllKeys();
 
 // What is in the key's table, for people.

@@ -25,7 +25,7 @@ void Take(const std::string& name, const Value& value, core::Rule& rule) {
 
 void TakeWait(const Value& value, std::vector<RunDefault>& out) {
   if (const auto* boolean = std::get_if<bool>(&value)) {
-    out.push_back({*boolean ? "--wait" : "--no-wait", ""});
+    if (!*boolean) out.push_back({"--no-wait", ""});  // to wait is the default
   } else {
     out.push_back({"--wait", std::get<std::string>(value)});
   }

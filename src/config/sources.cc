@@ -45,7 +45,7 @@ std::string FolderOf(const std::string& path) {
 // Whoever can write a folder can put another file in the place of one in it.
 std::optional<Problem> FolderDistrusted(const std::string& path, Reader reader) {
   if (reader != Reader::kMachineDaemon) return std::nullopt;
-  struct stat status {};
+  struct stat status{};
   const std::string folder = FolderOf(path);
   if (::stat(folder.c_str(), &status) != 0) return std::nullopt;
   // In one like /tmp nobody can replace what is another's.
@@ -67,7 +67,7 @@ bool ReadFile(const std::string& path, Reader reader, IfMissing if_missing, Load
       loaded.problems.push_back(OfFile(path, fmt::format("cannot be read: {}", std::strerror(errno))));
     return !missing;
   }
-  struct stat status {};
+  struct stat status{};
   if (::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
     loaded.problems.push_back(OfFile(path, "is not a file"));
     return true;
@@ -143,7 +143,8 @@ Loaded Load(Reader reader, const Surroundings& surroundings) {
     if (only.starts_with('/')) {
       ReadFile(only, reader, IfMissing::kProblem, loaded);
     } else {
-      loaded.problems.push_back(OfFile(kConfigVariable, fmt::format("'{}' is no absolute path", only.substr(0, 200))));
+      loaded.problems.push_back(
+          OfFile(kConfigVariable, fmt::format("'{}' is no absolute path", only.substr(0, 200))));
     }
   } else {
     ReadFile(surroundings.system_dir + "/config.toml", reader, IfMissing::kNothing, loaded);

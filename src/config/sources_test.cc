@@ -90,8 +90,9 @@ TEST_F(Sources, VariableBeforeUserBeforeConfDInOrderBeforeSystem) {
 TEST_F(Sources, AUsersFileIsNothingToTheMachinesDaemon) {
   Write("/etc/config.toml", "quota.user.ann.memory = \"60GiB\"\n");
   Write("/home/.config/gpumux/config.toml", "quota.user.ann.memory = \"600GiB\"\n");
-  EXPECT_EQ(PolicyOf(Load(Reader::kMachineDaemon, surroundings_).settings).users.at("ann").quota.guaranteed_bytes,
-            60 * kGiB);
+  EXPECT_EQ(
+      PolicyOf(Load(Reader::kMachineDaemon, surroundings_).settings).users.at("ann").quota.guaranteed_bytes,
+      60 * kGiB);
   EXPECT_EQ(PolicyOf(Load(Reader::kUser, surroundings_).settings).users.at("ann").quota.guaranteed_bytes,
             600 * kGiB);
 }
@@ -113,7 +114,8 @@ TEST_F(Sources, OneFileInsteadOfAll) {
   EXPECT_THAT(loaded.files, ElementsAre(only));
   EXPECT_EQ(Value(loaded, kMem), "");
   variables_["GPUMUX_CONFIG"] = dir_ + "/none.toml";
-  EXPECT_THAT(Problems(Load(Reader::kUser, surroundings_)), ElementsAre(HasSubstr("none.toml: cannot be read")));
+  EXPECT_THAT(Problems(Load(Reader::kUser, surroundings_)),
+              ElementsAre(HasSubstr("none.toml: cannot be read")));
   variables_["GPUMUX_CONFIG"] = "only.toml";
   EXPECT_THAT(Problems(Load(Reader::kUser, surroundings_)),
               ElementsAre(HasSubstr("GPUMUX_CONFIG: 'only.toml' is no absolute path")));
@@ -161,9 +163,9 @@ TEST_F(Sources, AllProblemsOfAllFilesAreTold) {
   EXPECT_EQ(loaded.settings.size(), 1u);
   const Error error = ErrorOf(loaded.problems);
   EXPECT_EQ(error.code, Code::kInvalid);
-  EXPECT_EQ(error.ToString(),
-            a + ":1:1: there is no key x; gpumux config example shows all there are; and 2 more: gpumux config check "
-                "shows them");
+  EXPECT_EQ(error.ToString(), a + ":1:1: there is no key x; gpumux config example shows all there are; and 2 "
+                                  "more: gpumux config check "
+                                  "shows them");
 }
 
 }  // namespace

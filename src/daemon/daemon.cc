@@ -68,6 +68,18 @@ struct Daemon::Parts {
     }
   }
 
+  void Reload() {
+    if (!settings.reload) return;
+    auto policy = settings.reload();
+    if (!policy) {
+      LogError("the configuration stays as it was: {}", policy.error().ToString());
+      return;
+    }
+    settings.policy = std::move(*policy);
+    LogInfo("the configuration was read again");
+    leases.ScheduleSoon();
+  }
+
   DaemonSettings settings;
   const Clock& clock;
   EventLoop loop;
@@ -83,7 +95,7 @@ struct Daemon::Parts {
   EventsApi events_api;
   Api api;
   ApiServer api_server;
-  EventLoop::Watch tick, signals;
+  EventLoop::Watch tick, signals, reload;
   std::optional<Time> idle_since;
 };
 
@@ -109,6 +121,7 @@ Status Daemon::Start() {
                                            parts.tenants.live().size())});
     parts.loop.Stop();
   });
+  parts.reload = parts.loop.OnSignals({SIGHUP}, [&parts](int) { parts.Reload(); });
   parts.events.Note(
       {.kind = EventKind::kDaemonStarted,
        .text = fmt::format("ready: pid {}, {} GPU(s){}, {}", ::getpid(), parts.machine.gpus().size(),

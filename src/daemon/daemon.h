@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,6 +21,8 @@ struct DaemonSettings {
   std::optional<std::chrono::nanoseconds> idle_exit;
   bool for_everyone = false;  // the machine's daemon: other users may connect
   core::Policy policy = {};
+  // At SIGHUP: what holds from then on. An error leaves all as it was. May be empty.
+  std::function<Result<core::Policy>()> reload = {};
 };
 
 // All parts of gpumuxd, wired together on one loop.

@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "base/paths.h"
 #include "base/process.h"
+#include "daemon/configured.h"
 #include "daemon/daemon.h"
 #include "daemon/version.h"
 
@@ -27,6 +28,7 @@ namespace {
 struct Options {
   bool foreground = false;
   double idle_exit_seconds = 0;
+  bool on_demand = false;
   std::string runtime_dir;
 };
 
@@ -81,6 +83,7 @@ int Run(const Options& options) {
   if (!exe) return Complain(exe.error());
   settings.guard_library = exe->substr(0, exe->find_last_of('/')) + "/lib/gpumux/libgpumux-guard.so";
   settings.for_everyone = paths->dir == MachinePaths().dir && ::getuid() == 0;
+  if (Status status = Configure(settings, options.on_demand); !status) return Complain(status.error());
   if (options.idle_exit_seconds > 0) {
     settings.idle_exit = std::chrono::duration_cast<std::chrono::nanoseconds>(
         std::chrono::duration<double>(options.idle_exit_seconds));
@@ -101,6 +104,9 @@ int main(int argc, char** argv) {
   app.add_flag("--foreground", options.foreground, "log to stderr instead of gpumuxd.log");
   app.add_option("--idle-exit", options.idle_exit_seconds, "leave after so many seconds without a tenant")
       ->check(CLI::Range(0.0, 1e9));
+  app.add_flag(
+      "--on-demand", options.on_demand,
+      "started by a command: leave after 30 s without a tenant, unless the configuration says otherwise");
   app.add_option("--runtime-dir", options.runtime_dir, "where sockets, log and lock live")
       ->check([](const std::string& dir) {
         return dir.starts_with('/') ? std::string() : std::string("must be an absolute path");

@@ -10,6 +10,8 @@
 #include "base/units.h"
 #include "cli/run_options.h"
 #include "cli/run_request.h"
+#include "config/configuration.h"
+#include "config/meaning.h"
 #include "daemon/run_request.h"
 #include "guard/image_globals.h"
 #include "ipc/frame.h"
@@ -201,6 +203,30 @@ void RunPtx(std::string_view input) { (void)softgpu::ParsePtx(Exactly(input)); }
 Seeds StatSeeds() { return {"12 (a (b) c) S 1 12 12 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 12345 1 1"}; }
 void RunStat(std::string_view input) { (void)ParseProcessStat(Exactly(input)); }
 
+Seeds ConfigSeeds() {
+  return {"[placement]\nfill = \"spread\"\n[quota.user.\"a b\"]\nmemory = \"60GiB\"\ntenants = 4\n",
+          "quota = { every-user = { gpus = 2, priority = -1 } } # x\nrun.wait = false\nrun.mem = '1GiB:2GiB'",
+          "[run]\nwait = \"10m\"\nsummary = true\n[[a.b]]\nc = [1, 2.5, 1979-05-27T07:32:00Z, \"\\u00e9\"]\n",
+          "daemon.idle_exit = \"\"\"\n30s\"\"\"\ndaemon.log_level = 0x1f\n"};
+}
+
+void RunConfig(std::string_view input) {
+  config::Settings settings;
+  std::vector<config::Problem> problems;
+  config::ReadText("x", Exactly(input), settings, problems);
+  for (const config::Problem& problem : problems) Must(!problem.message.empty());
+  // What was accepted has a meaning, and is accepted again as it is shown.
+  (void)config::PolicyOf(settings);
+  (void)config::RunDefaultsOf(settings);
+  (void)config::DaemonKeysOf(settings);
+  for (const auto& [path, setting] : settings) {
+    config::Settings again;
+    config::ReadText("y", config::FormatPath(path) + " = " + config::FormatValue(setting.value), again,
+                     problems);
+    Must(again.contains(path) && again.at(path).value == setting.value);
+  }
+}
+
 }  // namespace
 
 const std::vector<FuzzTarget>& FuzzTargets() {
@@ -209,7 +235,7 @@ const std::vector<FuzzTarget>& FuzzTargets() {
       {"daemon_answer", AnswerSeeds, RunAnswer}, {"run_options", OptionSeeds, RunOptionValues},
       {"softgpu_spec", SpecSeeds, RunSpec},      {"softgpu_faults", FaultSeeds, RunFaults},
       {"module_image", ImageSeeds, RunImage},    {"ptx", PtxSeeds, RunPtx},
-      {"process_stat", StatSeeds, RunStat},
+      {"process_stat", StatSeeds, RunStat},      {"config", ConfigSeeds, RunConfig},
   };
   return targets;
 }

@@ -96,6 +96,9 @@ Sandbox::Sandbox(const std::string& spec) {
        {"PATH", "HOME", "LANG", "LC_ALL", "ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"}) {
     if (const char* value = getenv(key)) env_[key] = value;
   }
+  // Not the configuration of whoever runs the tests.
+  std::ofstream(ConfigFile()) << "";
+  env_["GPUMUX_CONFIG"] = ConfigFile();
   env_["GPUMUX_RUNTIME_DIR"] = runtime_dir_;
   env_["GPUMUX_SOFTGPU_DIR"] = softgpu_dir_;
   env_["GPUMUX_SOFTGPU"] = spec;

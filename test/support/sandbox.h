@@ -53,6 +53,8 @@ class Sandbox {
   const std::string& dir() const { return dir_; }
   std::string runtime_dir() const { return runtime_dir_; }
   std::string softgpu_dir() const { return softgpu_dir_; }
+  // The one file of configuration that programs here read; empty at first.
+  std::string ConfigFile() const { return dir_ + "/config.toml"; }
 
   // Programs of the build: "gpumux", "gpumuxd", "gpumux-workload"; test
   // programs by TestProgram("probe").
