@@ -93,6 +93,12 @@ TEST(Faults, LinesCommentsAndNothing) {
       3u);
 }
 
+TEST(Faults, ADaemonHangsByARuleOfItsOwn) {
+  EXPECT_TRUE(ParseFaults("mps hangs")->mps_hangs);
+  EXPECT_TRUE(ParseFaults("mps hangs")->rules.empty()) << "no call is concerned";
+  EXPECT_FALSE(ParseFaults("lost")->mps_hangs);
+}
+
 TEST(Faults, Refuses) {
   const std::string cases[] = {"fail",
                                "fail cuInit",
@@ -144,6 +150,9 @@ TEST(Faults, Refuses) {
                                "driver 550.54.15 cuda 12",
                                "driver 595.1",
                                "driver 550.1; driver 550.2",
+                               "mps",
+                               "mps hangs twice",
+                               "mps dies",
                                "break cuInit",
                                "cuInit",
                                "fail cuInit with 1 lost",

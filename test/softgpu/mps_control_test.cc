@@ -169,6 +169,8 @@ TEST_F(SoftGpuMpsControl, ClientsAreListed) {
 
 TEST_F(SoftGpuMpsControl, LogsHaveARealDaemonsLines) {
   StartDaemon();
+  Command("set_default_active_thread_percentage 33");
+  Command("set_default_device_pinned_mem_limit 0 5G");
   Child client(Idle);
   ASSERT_TRUE(client.WaitReport());
   const std::string server = std::to_string(ServerPid()),
@@ -191,8 +193,12 @@ TEST_F(SoftGpuMpsControl, LogsHaveARealDaemonsLines) {
         "NEW SERVER " + server + ": Ready"}) {
     EXPECT_NE(ControlLog().find(text), std::string::npos) << text << "\nnot in\n" << ControlLog();
   }
-  for (const std::string& text : {"Received new client request for " + name, "Client " + name + " connected",
-                                  "Client " + name + " disconnected"}) {
+  for (const std::string& text :
+       {std::string("Active Threads Percentage set to 33.0"),
+        std::string("Device pinned memory limit for device 0 set to 0x140000000 bytes"),
+        std::string("Server Priority set to 0"), std::string("Server has started"),
+        "Received new client request for " + name, "Client " + name + " connected",
+        "Client " + name + " disconnected"}) {
     EXPECT_NE(ServerLog().find(text), std::string::npos) << text << "\nnot in\n" << ServerLog();
   }
 }

@@ -291,6 +291,12 @@ TEST_F(SoftGpuMpsFaults, WithoutTheDaemonClientsGoOnAndNewcomersRunOutside) {  /
   });
 }
 
+size_t Count(const std::string& text, const std::string& part) {
+  size_t count = 0;
+  for (size_t at = 0; (at = text.find(part, at)) != std::string::npos; ++at) ++count;
+  return count;
+}
+
 TEST_F(SoftGpuMpsFaults, AHungDaemonKeepsNewcomersWaitingUntilItGoesOn) {
   const std::string script = dir() + "/faults";
   setenv("GPUMUX_SOFTGPU_FAULTS", ("@" + script).c_str(), 1);
@@ -298,23 +304,22 @@ TEST_F(SoftGpuMpsFaults, AHungDaemonKeepsNewcomersWaitingUntilItGoesOn) {
   unsetenv("GPUMUX_SOFTGPU_FAULTS");
   auto before = StartNeighbour(0);
   std::ofstream(script) << "mps hangs\n";
-  Child late([](const Child::Step& step) {
-    step.Report();
+  const auto connections = [&] { return Count(ControlLog(), "Accepting connection"); };
+  const size_t seen = connections();
+  Child late([](const Child::Step&) {
     EXPECT_EQ(InitWithContext(), CUDA_SUCCESS);
     EXPECT_EQ(MpsAttribute(), 1);
   });
-  ASSERT_TRUE(late.WaitReport());
-  const Printed printed = Control("", "");  // no command: the daemon is not asked
-  EXPECT_EQ(printed.status, 0);
+  Child command([](const Child::Step&) { EXPECT_EQ(Command("get_default_client_priority"), "0\n"); });
+  ASSERT_TRUE(Eventually([&] { return connections() > seen; }));
   Finish(*before);
-  // Blocked in a read of the daemon's socket.
-  EXPECT_TRUE(Eventually([&] {
-    return ReadFile("/proc/" + std::to_string(late.pid()) + "/wchan").find("unix") != std::string::npos ||
-           ReadFile("/proc/" + std::to_string(late.pid()) + "/stat").find(") S ") != std::string::npos;
-  }));
-  EXPECT_TRUE(IsAlive(late.pid()));
+  for (const Child* waits : {&late, &command}) EXPECT_TRUE(IsAlive(waits->pid()));
+  const std::string asks = "NEW CLIENT " + std::to_string(late.pid());
+  EXPECT_EQ(ControlLog().find(asks), std::string::npos) << "nobody has listened to it";
   unlink(script.c_str());
   EXPECT_EQ(late.Join(), 0);
+  EXPECT_EQ(command.Join(), 0);
+  EXPECT_NE(ControlLog().find(asks), std::string::npos);
 }
 
 }  // namespace

@@ -229,13 +229,23 @@ int CountClients(int most, std::vector<std::unique_ptr<Child>>* clients) {
   return most;
 }
 
-TEST_F(SoftGpuMps, TheForty_NinthClientIsRefused) {
+TEST_F(SoftGpuMps, TheFortyNinthClientIsRefused) {
   StartDaemon();
   std::vector<std::unique_ptr<Child>> clients;
   EXPECT_EQ(CountClients(49, &clients), 48);
   clients.front()->Continue();
   EXPECT_EQ(clients.front()->Join(), 0);
   InChild([] { EXPECT_EQ(InitWithContext(), CUDA_SUCCESS) << "a place is free again"; });
+}
+
+TEST_F(SoftGpuMps, ANewerDriverHasSixtyPlaces) {  // documented
+  const std::string spec = dir() + "/gpus.json";
+  std::ofstream(spec)
+      << R"({"driver_version": "590.44.01", "cuda_version": "13.0", "gpus": [{"model": "H200"}]})";
+  setenv("GPUMUX_SOFTGPU", spec.c_str(), 1);
+  StartDaemon();
+  std::vector<std::unique_ptr<Child>> clients;
+  EXPECT_EQ(CountClients(61, &clients), 60);
 }
 
 TEST_F(SoftGpuMps, NvmlListsServerAndClients) {

@@ -434,7 +434,7 @@ TEST_F(SoftGpuProcesses, TheServerDropsWhoeverBreaksTheProtocol) {
     const std::string hello = Raw(random() % 2 ? cuda : nvml);
     EXPECT_EQ(send(fd, hello.data(), hello.size(), MSG_NOSIGNAL), static_cast<ssize_t>(hello.size()));
     if (random() % 2) {
-      const uint32_t op = random() % 15;
+      const uint32_t op = random() % 40;
       memcpy(noise.data(), &op, std::min<size_t>(noise.size(), 4));
     }
     send(fd, noise.data(), noise.size(), MSG_NOSIGNAL);

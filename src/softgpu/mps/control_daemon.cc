@@ -310,6 +310,21 @@ void ControlDaemon::Reconsider() {
   }
 }
 
+ServerOrders ControlDaemon::MakeOrders(const Settings& settings, bool every_user) {
+  ServerOrders orders;
+  orders.every_user = every_user ? 1 : 0;
+  orders.percent = settings.percent;
+  orders.below_normal = settings.below_normal ? 1 : 0;
+  std::string limits;
+  for (const Limit& limit : settings.limits) {
+    const std::string one = limit.device + "=" + std::to_string(limit.bytes >> 20) + "M,";
+    if (limits.size() + one.size() <= sizeof(orders.limits)) limits += one;
+  }
+  if (!limits.empty()) limits.pop_back();
+  memcpy(orders.limits, limits.data(), limits.size());
+  return orders;
+}
+
 bool ControlDaemon::StartServer(uid_t uid, gid_t gid) {
   int sockets[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) != 0) return false;
@@ -328,7 +343,6 @@ bool ControlDaemon::StartServer(uid_t uid, gid_t gid) {
     if (geteuid() == 0 && uid != 0 && (setgroups(0, nullptr) != 0 || setgid(gid) != 0 || setuid(uid) != 0))
       _exit(127);
     setenv("GPUMUX_SOFTGPU_DIR", gpu_.dir().c_str(), 1);
-    if (options_.every_user) setenv("GPUMUX_SOFTGPU_MPS_EVERY_USER", "1", 1);
     unsetenv("LD_PRELOAD");
     execl(program.c_str(), program.c_str(), static_cast<char*>(nullptr));
     _exit(127);
@@ -337,6 +351,10 @@ bool ControlDaemon::StartServer(uid_t uid, gid_t gid) {
   if (child < 0) {
     close(sockets[0]);
     return false;
+  }
+  const ServerOrders orders = MakeOrders(defaults_, options_.every_user);
+  if (send(sockets[0], &orders, sizeof(orders), MSG_NOSIGNAL) != sizeof(orders)) {
+    Say("Server " + std::to_string(child) + " does not listen");  // its end is noticed as any other's
   }
   log_.Write("Control", child,
              "Starting new server " + std::to_string(child) + " for user " + std::to_string(uid));

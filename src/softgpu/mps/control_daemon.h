@@ -84,6 +84,7 @@ class ControlDaemon {
   void Reconsider();
   void Answer(Peer& peer, const Offer& offer);
   Offer MakeOffer(const Server& server);
+  static ServerOrders MakeOrders(const Settings& settings, bool every_user);
   bool StartServer(uid_t uid, gid_t gid);
   void Reap(Server& server);
   bool HasClients(const Server& server);

@@ -52,6 +52,14 @@ struct CommandReply {
 };
 inline constexpr size_t kMaxReplyText = 16384;
 
+// Daemon -> server, before anything else: what its clients get, for its log, and
+// whether it takes every user's.
+struct ServerOrders {
+  uint32_t every_user = 0;
+  uint32_t below_normal = 0;
+  double percent = 100;
+  char limits[2048] = {};  // as in the variable; what does not fit is left out
+};
 // Server -> daemon: once, when it is ready, or why it is not.
 struct ServerReady {
   int32_t error = 0;  // the driver's code

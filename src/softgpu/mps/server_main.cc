@@ -13,7 +13,6 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <numeric>
 #include <set>
 #include <string>
 #include <string_view>
@@ -23,6 +22,7 @@
 #include "softgpu/driver/visible_devices.h"
 #include "softgpu/mps/log.h"
 #include "softgpu/mps/protocol.h"
+#include "softgpu/mps/settings.h"
 #include "softgpu/server/codes.h"
 
 namespace gpumux::softgpu::mps {
@@ -36,6 +36,7 @@ class MpsServer {
   // Contexts on all GPUs that the environment shows; the driver's code.
   int MakeContexts(ServerReady* ready);
   void OnEvent(const MpsEvent& event);
+  void SayTerms(const ServerOrders& orders, const ServerReady& ready);
   void Say(const std::string& text) { log_.Write("Server", getpid(), text); }
   static std::string Name(uint32_t pid) { return "{PID: " + std::to_string(pid) + ", Context ID: 0}"; }
 
@@ -97,20 +98,39 @@ void MpsServer::OnEvent(const MpsEvent& event) {
   }
 }
 
+void MpsServer::SayTerms(const ServerOrders& orders, const ServerReady& ready) {
+  char text[120];
+  snprintf(text, sizeof(text), "Active Threads Percentage set to %.1f", orders.percent);
+  Say(text);
+  std::vector<std::string> uuids;
+  for (uint32_t i = 0; i < ready.gpus; ++i) uuids.push_back(UuidOf(gpus_[ready.gpu[i]].uuid).text);
+  for (const Limit& limit : ParseLimits(orders.limits).value_or(std::vector<Limit>())) {
+    const auto device = FindDevice(limit.device, uuids);
+    if (!device) continue;
+    snprintf(text, sizeof(text), "Device pinned memory limit for device %zu set to 0x%llx bytes", *device,
+             static_cast<unsigned long long>(limit.bytes));
+    Say(text);
+  }
+  Say("Server Priority set to " + std::to_string(orders.below_normal));
+}
+
 int MpsServer::Run() {
+  ServerOrders orders;
+  if (recv(kServerSocket, &orders, sizeof(orders), 0) != sizeof(orders)) return 1;
+  orders.limits[sizeof(orders.limits) - 1] = 0;
   log_.Write("Other", getpid(), "Startup");
   log_.Write("Other", getpid(), "Initializing server process");
   ServerReady ready;
   ready.error = MakeContexts(&ready);
   const int watch = ready.error == 0 ? gpu_.OpenWatch() : -1;
   if (ready.error == 0 && watch < 0) ready.error = kMpsConnectionFailed;
-  const char* every_user = getenv("GPUMUX_SOFTGPU_MPS_EVERY_USER");
-  if (ready.error == 0) gpu_.Call(Op::kMpsReady, 0, every_user != nullptr ? 1 : 0);
+  if (ready.error == 0) gpu_.Call(Op::kMpsReady, 0, orders.every_user);
   if (ready.error != 0) {
     Say("Failed to start : error " + std::to_string(ready.error));
   } else {
     Say("CUDA MPS Server for Linux/Unix. Binary version: " + std::to_string(gpus_.front().cuda_version));
     Say("Display Driver version: " + std::string(gpus_.front().driver_version));
+    SayTerms(orders, ready);
     Say("Server has started");
   }
   if (send(kServerSocket, &ready, sizeof(ready), MSG_NOSIGNAL) != sizeof(ready) || ready.error != 0) return 1;
