@@ -189,6 +189,15 @@ Json Risks(const Json& tenant, const Json& status) {
   if (guaranteed && (!limit || *limit > *guaranteed))
     add("burst", fmt::format("What it uses above {} is there only while nobody else is promised it.",
                              Memory(guaranteed)));
+  const Json& reclaim = At(tenant, "reclaim");
+  if (const uint64_t listening = NumberAt(reclaim, "listening").value_or(0); listening > 0)
+    add("reclaim",
+        fmt::format("{} process{} give{} back what it only caches when others need it: asked {} time{}, "
+                    "gave {} in all.",
+                    listening, listening == 1 ? "" : "es", listening == 1 ? "s" : "",
+                    NumberAt(reclaim, "asked").value_or(0),
+                    NumberAt(reclaim, "asked").value_or(0) == 1 ? "" : "s",
+                    Memory(NumberAt(reclaim, "given_bytes"))));
   add("above_limit", At(tenant, "above_limit") == true
                          ? "It was found above its limit: it gets no further allocation until it is below."
                          : "If it is found above its limit, it gets no further allocation until it is below; "

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "core/reclaim.h"
 #include "daemon/usage.h"
 
 namespace gpumux::daemon {
@@ -20,13 +21,19 @@ constexpr size_t kMaxParked = 65536;
 }  // namespace
 
 void CreditDesk::Submit(Ask ask) {
-  if (Try(ask, parked_.size() >= kMaxParked) == Outcome::kDone) return;
-  parked_.push_back({std::move(ask), clock_.Now() + kParkLimit});
+  const bool room = parked_.size() < kMaxParked;
+  if (Try(ask, {.calls = room, .room = room}) == Outcome::kDone) return;
+  waiting_.insert(ask.process);
+  parked_.push_back({std::move(ask), clock_.Now()});
   if (!timer_) timer_ = loop_.Every(kRetryPeriod, [this] { Retry(); });
 }
 
 void CreditDesk::Forget(uint64_t session) {
-  parked_.remove_if([&](const Parked& parked) { return parked.ask.session == session; });
+  parked_.remove_if([&](const Parked& parked) {
+    if (parked.ask.session != session) return false;
+    waiting_.erase(waiting_.find(parked.ask.process));
+    return true;
+  });
 }
 
 void CreditDesk::Retry() {
@@ -35,7 +42,11 @@ void CreditDesk::Retry() {
   now.swap(parked_);
   const Time time = clock_.Now();
   while (!now.empty()) {
-    if (Try(now.front().ask, time >= now.front().deadline) == Outcome::kDone) {
+    const Parked& first = now.front();
+    const Time waited = time - first.since;
+    if (Try(first.ask, {.calls = waited < kParkLimit, .room = waited < core::kAnswerLimit}) ==
+        Outcome::kDone) {
+      waiting_.erase(waiting_.find(first.ask.process));
       now.pop_front();
     } else {
       parked_.splice(parked_.end(), now, now.begin());
@@ -44,7 +55,25 @@ void CreditDesk::Retry() {
   if (parked_.empty()) timer_ = {};
 }
 
-CreditDesk::Outcome CreditDesk::Try(const Ask& ask, bool last_time) {
+bool CreditDesk::WorthWaiting(const Ask& ask, const Tenant& tenant, size_t gpu_index, uint64_t bytes,
+                              core::Verdict verdict, Patience patience) {
+  const GpuState& gpu = *machine_.gpus()[gpu_index];
+  if (patience.calls) {
+    if (death_unnoticed && death_unnoticed(tenant)) return true;
+    std::map<core::TenantId, uint64_t> cancelled;
+    for (const auto& [id, entry] : gpu.ledger.Tenants()) {
+      const Tenant* other = tenants_.Find(id);
+      const auto slot = other ? SlotOf(*other, gpu_index) : std::nullopt;
+      if (slot) cancelled[id] = Measure(*other, *slot, gpu).uncommitted_bytes;
+    }
+    if (gpu.ledger.WouldFit(tenant.id, bytes, cancelled)) return true;
+  }
+  const uint64_t available = gpu.ledger.AvailableBytes(tenant.id);
+  return patience.room && ask.reclaim && make_room && bytes > available &&
+         make_room(tenant, ask.process, gpu_index, bytes - available, verdict == core::Verdict::kLimit);
+}
+
+CreditDesk::Outcome CreditDesk::Try(const Ask& ask, Patience patience) {
   Tenant* tenant = tenants_.Find(ask.tenant);
   const auto member =
       tenant ? tenant->members.find(ask.process) : std::map<core::ProcessKey, Member>::iterator();
@@ -80,6 +109,8 @@ CreditDesk::Outcome CreditDesk::Try(const Ask& ask, bool last_time) {
           std::min(core::kLazyCodeAllowanceBytes, gpu.ledger.AvailableBytes(tenant->id));
       gpu.ledger.ChargeOverhead(tenant->id, ask.process, allowance);
       ++member->second.gpus[ask.slot].pending_contexts;
+      // Before the answer: the process counts it against the part that it set for itself.
+      monitor_.Publish(gpu_index);
       Answered(ask, bytes + allowance, 0);
     } else {
       member->second.page->AddCredit(ask.slot, grant.slack_bytes);
@@ -89,16 +120,7 @@ CreditDesk::Outcome CreditDesk::Try(const Ask& ask, bool last_time) {
     return Outcome::kDone;
   }
 
-  if (!last_time) {
-    if (death_unnoticed && death_unnoticed(*tenant)) return Outcome::kLater;
-    std::map<core::TenantId, uint64_t> cancelled;
-    for (const auto& [id, entry] : gpu.ledger.Tenants()) {
-      const Tenant* other = tenants_.Find(id);
-      const auto slot = other ? SlotOf(*other, gpu_index) : std::nullopt;
-      if (slot) cancelled[id] = Measure(*other, *slot, gpu).uncommitted_bytes;
-    }
-    if (gpu.ledger.WouldFit(tenant->id, bytes, cancelled)) return Outcome::kLater;
-  }
+  if (WorthWaiting(ask, *tenant, gpu_index, bytes, grant.verdict, patience)) return Outcome::kLater;
   Refuse(ask, grant.verdict == core::Verdict::kLimit ? GPUMUX_REASON_LIMIT : GPUMUX_REASON_DEVICE_FULL);
   return Outcome::kDone;
 }

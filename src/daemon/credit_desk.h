@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <list>
+#include <set>
 #include <string>
 
 #include "base/clock.h"
@@ -31,7 +32,8 @@ class CreditDesk {
     core::ProcessKey process = 0;
     unsigned slot = 0;
     bool context = false;
-    uint64_t bytes = 0;  // not for a context, whose cost is known
+    uint64_t bytes = 0;   // not for a context, whose cost is known
+    bool reclaim = true;  // others may be asked for what they cache
     // False: the asker is gone, and what was granted is taken back.
     std::function<bool(const Answer&)> reply;
   };
@@ -43,21 +45,36 @@ class CreditDesk {
   // having come to it? Its bytes are about to return.
   std::function<bool(const Tenant&)> death_unnoticed;
 
+  // Asked before a refusal too: is memory that others only cache on its way?
+  // `own_limit`: it is the tenant's limit that is in the way, not the GPU.
+  std::function<bool(const Tenant&, core::ProcessKey, size_t gpu_index, uint64_t missing_bytes,
+                     bool own_limit)>
+      make_room;
+
   void Submit(Ask ask);
   // Parked asks of a session that hung up are dropped.
   void Forget(uint64_t session);
   // Bytes came back: parked asks are tried at once.
   void Retry();
   size_t parked() const { return parked_.size(); }
+  // An ask of this process is parked.
+  bool Waits(core::ProcessKey process) const { return waiting_.contains(process); }
 
  private:
   struct Parked {
     Ask ask;
-    Time deadline;
+    Time since;
   };
   enum class Outcome { kDone, kLater };
+  // What may still be waited for before a refusal.
+  struct Patience {
+    bool calls;  // under way, and bytes of the dead
+    bool room;   // that others make
+  };
 
-  Outcome Try(const Ask& ask, bool last_time);
+  Outcome Try(const Ask& ask, Patience patience);
+  bool WorthWaiting(const Ask& ask, const Tenant& tenant, size_t gpu_index, uint64_t bytes,
+                    core::Verdict verdict, Patience patience);
   void Refuse(const Ask& ask, uint32_t reason);
   void Answered(const Ask& ask, uint64_t charged_bytes, uint64_t credit_bytes);
 
@@ -67,6 +84,7 @@ class CreditDesk {
   EventLoop& loop_;
   const Clock& clock_;
   std::list<Parked> parked_;
+  std::multiset<core::ProcessKey> waiting_;  // of those parked
   EventLoop::Watch timer_;
 };
 

@@ -27,10 +27,11 @@ struct Daemon::Parts {
         monitor(machine, tenants, events, clock),
         reaper(machine, tenants, monitor, loop, clock),
         desk(machine, tenants, monitor, loop, clock),
+        reclaim(machine, tenants, clock),
         leases(machine, tenants, monitor, events, loop, clock,
                {settings.paths.session_socket, settings.guard_library, settings.paths.store},
                settings.policy),
-        sessions(machine, tenants, monitor, reaper, desk, leases, loop, clock),
+        sessions(machine, tenants, monitor, reaper, desk, reclaim, leases, loop, clock),
         report(machine, tenants, leases, clock),
         events_api(events, machine, loop, clock),
         api(report, tenants, leases, monitor, events_api),
@@ -43,6 +44,12 @@ struct Daemon::Parts {
       return member;
     };
     desk.death_unnoticed = [this](const Tenant& tenant) { return reaper.DeathUnnoticed(tenant); };
+    desk.make_room = [this](const Tenant& tenant, core::ProcessKey process, size_t gpu, uint64_t bytes,
+                            bool own_limit) {
+      return reclaim.MakeRoom(tenant, process, gpu, bytes, own_limit);
+    };
+    leases.make_room = [this](const auto& waiting) { return reclaim.MakeRoomFor(waiting); };
+    reclaim.allocating = [this](core::ProcessKey process) { return desk.Waits(process); };
     reaper.on_returned = [this](Tenant& tenant) {
       leases.CheckEnd(tenant);
       leases.ScheduleSoon();
@@ -89,6 +96,7 @@ struct Daemon::Parts {
   Monitor monitor;
   Reaper reaper;
   CreditDesk desk;
+  Reclaim reclaim;
   Leases leases;
   Sessions sessions;
   Report report;

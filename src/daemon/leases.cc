@@ -134,10 +134,11 @@ void Leases::Schedule() {
       Refuse(outcome->request.id, std::get<Error>(outcome->decision));
     }
   }
+  const std::set<uint64_t> awaited = make_room ? make_room(queue_.waiting()) : std::set<uint64_t>();
   std::vector<std::pair<uint64_t, std::string>> impatient;
   for (const auto& waiting : queue_.waiting()) {
     const auto it = waiters_.find(waiting.request.id);
-    if (it != waiters_.end() && !it->second.request.wait)
+    if (it != waiters_.end() && !it->second.request.wait && !awaited.contains(waiting.request.id))
       impatient.emplace_back(waiting.request.id, waiting.reason);
   }
   for (const auto& [id, reason] : impatient) {

@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -56,6 +57,9 @@ class Leases {
   std::function<bool(uint64_t session, const std::string& json, const std::vector<int>& fds)> send_granted;
   // The session is over with it.
   std::function<void(uint64_t session, const Error& error)> send_refused;
+
+  // Asks programs for memory that they only cache; those for whom an answer is awaited.
+  std::function<std::set<uint64_t>(const std::deque<core::Queue::Waiting>&)> make_room;
 
   void Request(uint64_t session, const ipc::PeerIdentity& peer, RunRequest request);
   // A `run` whose session is gone, mostly with the daemon that it had, with the

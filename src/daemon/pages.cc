@@ -48,7 +48,10 @@ uint64_t ProcessPage::GrantedBefore(unsigned slot, uint64_t most_bytes) const {
   return std::max(has, std::min(Load(gpu.granted_bytes), most_bytes));
 }
 
-void ProcessPage::SetGranted(unsigned slot, uint64_t bytes) { Store(page().gpus[slot].granted_bytes, bytes); }
+void ProcessPage::SetGranted(unsigned slot, uint64_t credit_bytes, uint64_t overhead_bytes) {
+  Store(page().gpus[slot].granted_bytes, credit_bytes);
+  Store(page().gpus[slot].overhead_bytes, overhead_bytes);
+}
 
 ProcessWords ProcessPage::Read(unsigned slot, uint64_t granted_bytes, uint64_t device_bytes) const {
   gpumux_process_gpu& gpu = page().gpus[slot];
@@ -59,6 +62,7 @@ ProcessWords ProcessPage::Read(unsigned slot, uint64_t granted_bytes, uint64_t d
   words.contexts = std::min<uint64_t>(Load(gpu.contexts), 1024);
   words.refused_own_limit = Load(gpu.refused_own_limit);
   words.refused_device_full = Load(gpu.refused_device_full);
+  words.refused_own_part = Load(gpu.refused_own_part);
   words.last_refused_bytes = Load(gpu.last_refused_bytes);
   words.launches = Load(gpu.launches);
   words.unrouted = Load(gpu.unrouted);

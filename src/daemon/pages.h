@@ -22,6 +22,7 @@ struct ProcessWords {
   uint64_t contexts = 0;
   uint64_t refused_own_limit = 0;
   uint64_t refused_device_full = 0;
+  uint64_t refused_own_part = 0;
   uint64_t last_refused_bytes = 0;
   uint64_t launches = 0;
   uint64_t unrouted = 0;
@@ -42,7 +43,7 @@ class ProcessPage {
   uint64_t Debt(unsigned slot) const;
   // What an earlier daemon granted it, or what it has if that is more; at most `most_bytes`.
   uint64_t GrantedBefore(unsigned slot, uint64_t most_bytes) const;
-  void SetGranted(unsigned slot, uint64_t bytes);
+  void SetGranted(unsigned slot, uint64_t credit_bytes, uint64_t overhead_bytes);
   void AddCredit(unsigned slot, uint64_t bytes);
   // Empties the free credit and says what was in it, at most `granted_bytes`.
   uint64_t TakeCredit(unsigned slot, uint64_t granted_bytes);

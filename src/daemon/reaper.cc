@@ -57,6 +57,7 @@ void Reaper::Died(Tenant& tenant, Member& member) {
     const ProcessWords words = member.page->Read(slot, 0, gpu.ledger.TotalBytes());
     tenant.refusals_of_dead.own_limit += words.refused_own_limit;
     tenant.refusals_of_dead.device_full += words.refused_device_full;
+    tenant.refusals_of_dead.own_part += words.refused_own_part;
     if (words.last_refused_bytes) tenant.refusals_of_dead.last_refused_bytes = words.last_refused_bytes;
     tenant.launches_of_dead += words.launches;
   }

@@ -109,6 +109,15 @@ Json MembersJson(const Tenant& tenant, const Machine& machine) {
   return members;
 }
 
+Json ReclaimJson(const Reclaims& reclaims) {
+  Json json{{"listening", reclaims.listening}, {"asked", reclaims.asked}};
+  json["asked_at"] = reclaims.asked_wall ? Json(Rfc3339(*reclaims.asked_wall)) : Json(nullptr);
+  json["given_bytes"] = reclaims.given_bytes;
+  json["last_given_bytes"] = reclaims.asked ? Json(reclaims.last_given_bytes) : Json(nullptr);
+  if (!reclaims.asked) json["asked_at_reason"] = json["last_given_bytes_reason"] = "never asked";
+  return json;
+}
+
 Json TenantJson(const Tenant& tenant, const Machine& machine) {
   Json json{{"id", tenant.id},
             {"name", tenant.request.ask.name},
@@ -167,7 +176,9 @@ Json TenantJson(const Tenant& tenant, const Machine& machine) {
   const Refusals refusals = CountRefusals(tenant, machine);
   json["refusals"] = {{"own_limit", refusals.own_limit},
                       {"device_full", refusals.device_full},
+                      {"own_part", refusals.own_part},
                       {"last_refused_bytes", refusals.last_refused_bytes}};
+  json["reclaim"] = ReclaimJson(tenant.reclaims);
   json["launches"] = CountLaunches(tenant);
   json["command"] = tenant.request.command;
   json["cwd"] = tenant.request.cwd;
@@ -221,7 +232,7 @@ Json WaiterJson(const Waiter& waiter, const core::Queue& queue, Time now) {
   const size_t position = queue.Position(ask.id);
   json["waiting"] = {{"position", position},
                      {"reason", position ? queue.waiting()[position - 1].reason : ""}};
-  json["refusals"] = {{"own_limit", 0}, {"device_full", 0}, {"last_refused_bytes", 0}};
+  json["refusals"] = {{"own_limit", 0}, {"device_full", 0}, {"own_part", 0}, {"last_refused_bytes", 0}};
   json["command"] = waiter.request.command;
   json["cwd"] = waiter.request.cwd;
   json["labels"] = waiter.request.labels;

@@ -33,16 +33,20 @@ size_t MaxPerStranger() {
 }  // namespace
 
 Sessions::Sessions(Machine& machine, Tenants& tenants, Monitor& monitor, Reaper& reaper, CreditDesk& desk,
-                   Leases& leases, EventLoop& loop, const Clock& clock)
+                   Reclaim& reclaim, Leases& leases, EventLoop& loop, const Clock& clock)
     : machine_(machine),
       tenants_(tenants),
       monitor_(monitor),
       reaper_(reaper),
       desk_(desk),
+      reclaim_(reclaim),
       leases_(leases),
       loop_(loop),
       clock_(clock),
       max_per_stranger_(MaxPerStranger()) {
+  reclaim_.send = [this](uint64_t id, uint32_t ask, unsigned slot, uint64_t bytes) {
+    return AskListener(id, ask, slot, bytes);
+  };
   leases_.send_queued = [this](uint64_t id, const std::string& json) {
     const auto it = sessions_.find(id);
     if (it == sessions_.end()) return false;
@@ -152,12 +156,14 @@ void Sessions::Readable(uint64_t id) {
 bool Sessions::Handle(Session& session, const ipc::Frame& frame, std::vector<UniqueFd>& fds) {
   const bool json = frame.type >= GPUMUX_RUN_REQUEST;
   if (session.kind == Kind::kUnknown) {
+    const bool listener = frame.type == GPUMUX_RECLAIM_LISTEN;
     if (frame.type != GPUMUX_GUARD_HELLO && frame.type != GPUMUX_RUN_REQUEST &&
-        frame.type != GPUMUX_RUN_RESUME)
+        frame.type != GPUMUX_RUN_RESUME && !listener)
       return false;
-    session.kind = json ? Kind::kRun : Kind::kGuard;
+    session.kind = json ? Kind::kRun : listener ? Kind::kListener : Kind::kGuard;
   }
   if (json != (session.kind == Kind::kRun)) return false;
+  if (session.kind == Kind::kListener) return HandleListener(session, frame);
   return json ? HandleRun(session, frame, fds) : HandleGuard(session, frame, fds);
 }
 
@@ -330,6 +336,7 @@ bool Sessions::Credit(Session& session, const ipc::Frame& frame, bool context) {
     const auto request = ipc::PayloadAs<gpumux_credit_request>(frame);
     ask.slot = request.gpu_slot;
     ask.bytes = request.bytes;
+    ask.reclaim = !(request.flags & GPUMUX_CREDIT_WITHOUT_RECLAIM);
   }
   Tenant* tenant = nullptr;
   Member* member = nullptr;
@@ -474,6 +481,7 @@ void Sessions::Close(uint64_t id) {
   it->second->watch = {};
   sessions_.erase(it);
   desk_.Forget(id);
+  reclaim_.Forget(id);
   if (run) leases_.HungUp(id);
 }
 

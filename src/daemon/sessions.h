@@ -11,6 +11,7 @@
 #include "daemon/credit_desk.h"
 #include "daemon/leases.h"
 #include "daemon/reaper.h"
+#include "daemon/reclaim.h"
 #include "ipc/frame.h"
 #include "ipc/seqpacket.h"
 
@@ -22,7 +23,7 @@ namespace gpumux::daemon {
 class Sessions {
  public:
   Sessions(Machine& machine, Tenants& tenants, Monitor& monitor, Reaper& reaper, CreditDesk& desk,
-           Leases& leases, EventLoop& loop, const Clock& clock);
+           Reclaim& reclaim, Leases& leases, EventLoop& loop, const Clock& clock);
   ~Sessions();
 
   Status Listen(const std::string& path, mode_t mode);
@@ -33,7 +34,7 @@ class Sessions {
   uint64_t dropped() const { return dropped_; }
 
  private:
-  enum class Kind { kUnknown, kGuard, kRun };
+  enum class Kind { kUnknown, kGuard, kListener, kRun };
   struct Session {
     uint64_t id = 0;
     ipc::SeqpacketSocket socket;
@@ -47,6 +48,8 @@ class Sessions {
     std::string tenant;
     core::ProcessKey process = 0;
     unsigned asks = 0;  // under way
+    // of a listener
+    bool listens = false;
     // of a run
     bool asked = false;
   };
@@ -61,6 +64,9 @@ class Sessions {
   bool Handle(Session& session, const ipc::Frame& frame, std::vector<UniqueFd>& fds);
   bool HandleGuard(Session& session, const ipc::Frame& frame, std::vector<UniqueFd>& fds);
   bool HandleRun(Session& session, const ipc::Frame& frame, std::vector<UniqueFd>& fds);
+  bool HandleListener(Session& session, const ipc::Frame& frame);
+  bool Listen(Session& session, const ipc::Frame& frame);
+  bool AskListener(uint64_t id, uint32_t ask, unsigned slot, uint64_t bytes);
   bool Hello(Session& session, const ipc::Frame& frame, std::vector<UniqueFd>& fds);
   // The process had these pages from a daemon that is gone. False: it had not.
   bool TakePages(Tenant& tenant, Member& member, std::vector<UniqueFd>& fds);
@@ -83,6 +89,7 @@ class Sessions {
   Monitor& monitor_;
   Reaper& reaper_;
   CreditDesk& desk_;
+  Reclaim& reclaim_;
   Leases& leases_;
   EventLoop& loop_;
   const Clock& clock_;

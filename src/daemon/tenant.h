@@ -69,7 +69,17 @@ std::string_view Name(TenantState state);
 struct Refusals {
   uint64_t own_limit = 0;
   uint64_t device_full = 0;
+  uint64_t own_part = 0;  // by what a program set for its own process
   uint64_t last_refused_bytes = 0;
+};
+
+// Its processes that give back memory which they only cache (reclaim.h).
+struct Reclaims {
+  unsigned listening = 0;
+  uint64_t asked = 0;                                               // how often
+  std::optional<std::chrono::system_clock::time_point> asked_wall;  // last
+  uint64_t given_bytes = 0;                                         // in all
+  uint64_t last_given_bytes = 0;
 };
 
 struct Ended {
@@ -121,6 +131,7 @@ struct Tenant {
   EventLoop::Watch stop_timer, stop_poll;
   std::vector<std::pair<ProcessName, UniqueFd>> stopped_processes;  // that got the stop's signal
   Refusals refusals_of_dead;
+  Reclaims reclaims;
   uint64_t launches_of_dead = 0;
   std::map<core::ProcessKey, Member> members;
   std::optional<Ended> ended;

@@ -12,6 +12,7 @@ uint64_t Minus(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
 void Add(Refusals& sum, const ProcessWords& words) {
   sum.own_limit += words.refused_own_limit;
   sum.device_full += words.refused_device_full;
+  sum.own_part += words.refused_own_part;
   if (words.last_refused_bytes) sum.last_refused_bytes = words.last_refused_bytes;
 }
 

@@ -11,6 +11,7 @@
 #include "guard/limits.h"
 #include "guard/local_memory.h"
 #include "guard/lock.h"
+#include "guard/own_part.h"
 #include "guard/session.h"
 #include "guard/streams.h"
 #include "guard/wrappers.h"
@@ -33,8 +34,12 @@ constinit uint32_t g_retained[GPUMUX_MAX_GPUS] = {};  // times the primary conte
 // daemon the limits page says what a context costs.
 bool Charge(int slot) {
   bool granted = false;
-  if (RequestContext(slot, &granted)) return granted;
   const uint64_t bytes = Limits()->gpus[slot].context_bytes;
+  if (PartsAreSet() && !PartHasRoom(slot, bytes)) {
+    CountRefused(slot, bytes, Refusal::kOwnPart);
+    return false;
+  }
+  if (RequestContext(slot, &granted)) return granted;
   if (!Reserve(slot, bytes)) return false;
   Commit(slot, bytes);
   return true;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "guard/credit.h"
 
+#include "guard/own_part.h"
 #include "guard/session.h"
 
 namespace gpumux::guard {
@@ -43,40 +44,29 @@ void CountRefusal(uint64_t* counter, gpumux_process_gpu* g, uint64_t bytes) {
   __atomic_store_n(&g->last_refused_bytes, bytes, __ATOMIC_RELAXED);
 }
 
-}  // namespace
+void AddFree(int slot, int64_t bytes) {
+  __atomic_add_fetch(&Counters(slot)->credit_free_bytes, bytes, __ATOMIC_SEQ_CST);
+}
 
-bool TryReserve(int slot, uint64_t bytes, bool* device_full) {
-  *device_full = false;
+bool TakeCredit(int slot, uint64_t bytes, Refusal* refusal, bool reclaim) {
+  *refusal = Refusal::kOwnLimit;
   const uint32_t state = __atomic_load_n(&Limits()->state, __ATOMIC_RELAXED);
   if (state == GPUMUX_STATE_RUNNING && TakeFromCredit(Counters(slot), bytes)) return true;
   CreditAnswer answer = {};
-  bool answered = RequestCredit(slot, bytes, &answer);
+  bool answered = RequestCredit(slot, bytes, reclaim, &answer);
   if (!answered && state == GPUMUX_STATE_RUNNING) {
     if (TakeAsOrphan(slot, bytes)) return true;
     if (AnotherDaemonAnswers(slot)) {
       ReconnectAtOnce();
-      answered = RequestCredit(slot, bytes, &answer);
+      answered = RequestCredit(slot, bytes, reclaim, &answer);
     }
   }
   if (!answered) return false;
-  *device_full = answer.device_full;
+  if (answer.device_full) *refusal = Refusal::kDeviceFull;
   return answer.granted;
 }
 
-void CountRefused(int slot, uint64_t bytes, bool device_full) {
-  gpumux_process_gpu* g = Counters(slot);
-  CountRefusal(device_full ? &g->refused_device_full : &g->refused_own_limit, g, bytes);
-}
-
-bool Reserve(int slot, uint64_t bytes) {
-  bool device_full;
-  if (TryReserve(slot, bytes, &device_full)) return true;
-  CountRefused(slot, bytes, device_full);
-  return false;
-}
-
-void Commit(int slot, uint64_t bytes) {
-  gpumux_process_gpu* g = Counters(slot);
+void AddCommitted(gpumux_process_gpu* g, uint64_t bytes) {
   const uint64_t now = __atomic_add_fetch(&g->committed_bytes, bytes, __ATOMIC_SEQ_CST);
   uint64_t peak = __atomic_load_n(&g->peak_bytes, __ATOMIC_RELAXED);
   while (peak < now && !__atomic_compare_exchange_n(&g->peak_bytes, &peak, now, false, __ATOMIC_RELAXED,
@@ -84,20 +74,53 @@ void Commit(int slot, uint64_t bytes) {
   }
 }
 
+}  // namespace
+
+bool TryReserve(int slot, uint64_t bytes, Refusal* refusal, bool reclaim) {
+  const bool part = PartsAreSet();
+  if (part && !TakeFromPart(slot, bytes)) {
+    *refusal = Refusal::kOwnPart;
+    return false;
+  }
+  if (TakeCredit(slot, bytes, refusal, reclaim)) return true;
+  if (part) SettlePart(slot, bytes);
+  return false;
+}
+
+void CountRefused(int slot, uint64_t bytes, Refusal refusal) {
+  gpumux_process_gpu* g = Counters(slot);
+  uint64_t* counter = refusal == Refusal::kDeviceFull ? &g->refused_device_full
+                      : refusal == Refusal::kOwnPart  ? &g->refused_own_part
+                                                      : &g->refused_own_limit;
+  CountRefusal(counter, g, bytes);
+}
+
+bool Reserve(int slot, uint64_t bytes) {
+  Refusal refusal;
+  if (TryReserve(slot, bytes, &refusal)) return true;
+  CountRefused(slot, bytes, refusal);
+  return false;
+}
+
+void Commit(int slot, uint64_t bytes) {
+  AddCommitted(Counters(slot), bytes);
+  if (PartsWereSet()) SettlePart(slot, bytes);
+}
+
 void Cancel(int slot, uint64_t bytes) {
-  __atomic_add_fetch(&Counters(slot)->credit_free_bytes, static_cast<int64_t>(bytes), __ATOMIC_SEQ_CST);
+  AddFree(slot, static_cast<int64_t>(bytes));
+  if (PartsWereSet()) SettlePart(slot, bytes);
 }
 
 void Release(int slot, uint64_t bytes) {
-  gpumux_process_gpu* g = Counters(slot);
-  __atomic_sub_fetch(&g->committed_bytes, bytes, __ATOMIC_SEQ_CST);
-  __atomic_add_fetch(&g->credit_free_bytes, static_cast<int64_t>(bytes), __ATOMIC_SEQ_CST);
+  __atomic_sub_fetch(&Counters(slot)->committed_bytes, bytes, __ATOMIC_SEQ_CST);
+  AddFree(slot, static_cast<int64_t>(bytes));
 }
 
 void ForceCommit(int slot, uint64_t bytes) {
-  bool device_full;
-  if (!TryReserve(slot, bytes, &device_full)) Cancel(slot, -bytes);
-  Commit(slot, bytes);
+  Refusal refusal;
+  if (!TakeCredit(slot, bytes, &refusal, /*reclaim=*/false)) AddFree(slot, -static_cast<int64_t>(bytes));
+  AddCommitted(Counters(slot), bytes);
 }
 
 void Settle(int slot, uint64_t before, uint64_t now, uint64_t reserved) {

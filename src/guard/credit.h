@@ -14,9 +14,11 @@ namespace gpumux::guard {
 
 // True: `bytes` may be taken. False: refused; counted with its cause.
 bool Reserve(int slot, uint64_t bytes);
-// The same without counting, where a refusal is not yet the last word.
-bool TryReserve(int slot, uint64_t bytes, bool* device_full);
-void CountRefused(int slot, uint64_t bytes, bool device_full);
+enum class Refusal : uint8_t { kOwnLimit, kDeviceFull, kOwnPart };
+// The same without counting, where a refusal is not yet the last word. `reclaim`:
+// as RequestCredit's; false where the caller has something of its own to give back.
+bool TryReserve(int slot, uint64_t bytes, Refusal* refusal, bool reclaim = true);
+void CountRefused(int slot, uint64_t bytes, Refusal refusal);
 void Commit(int slot, uint64_t bytes);
 void Cancel(int slot, uint64_t bytes);
 // Gives back committed bytes.

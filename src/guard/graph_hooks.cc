@@ -102,11 +102,13 @@ void SettleGraphs(int slot, uint64_t now, uint64_t reserved) {
 bool BeginMemory(const Need& need, uint64_t* reserved) {
   uint64_t now = g_charged[need.slot];
   if (ReadReserved(need.device, &now)) SettleGraphs(need.slot, now, 0);
-  bool device_full = false;
-  if (need.bytes && TryReserve(need.slot, need.bytes, &device_full)) {
+  // Nobody is asked to give something back for a growth that it can do without.
+  const bool fits = MayFitInside(need, now);
+  Refusal refusal;
+  if (need.bytes && TryReserve(need.slot, need.bytes, &refusal, /*reclaim=*/!fits)) {
     *reserved = need.bytes;
-  } else if (need.bytes && !MayFitInside(need, now)) {
-    CountRefused(need.slot, need.bytes, device_full);
+  } else if (need.bytes && !fits) {
+    CountRefused(need.slot, need.bytes, refusal);
     return false;
   }
   return true;

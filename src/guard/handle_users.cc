@@ -16,6 +16,7 @@
 #include "guard/driver.h"
 #include "guard/session.h"
 #include "guard/virtual_memory.h"
+#include "guard/wire.h"
 #include "guard/wrappers.h"
 
 namespace gpumux::guard {

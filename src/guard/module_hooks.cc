@@ -77,7 +77,7 @@ CUresult LoadImage(Handle* handle, ImageGlobals globals, Load&& load, Unload&& u
     unload(*handle);
     Allocation allocation;
     if (Take(reinterpret_cast<uint64_t>(*handle), &allocation)) Release(slot, allocation.bytes);
-    CountRefused(slot, 0, false);
+    CountRefused(slot, 0, Refusal::kOwnLimit);
     AboveLimit(slot);  // the daemon shall see that it is gone
     *handle = nullptr;
     return CUDA_ERROR_OUT_OF_MEMORY;

@@ -16,7 +16,7 @@ namespace {
 // At the cap, where no slab more can be had: a small piece may still fit into one
 // that is charged, which its address alone tells.
 template <typename Call, typename FreeCall>
-CUresult AllocateInSlab(int slot, CUcontext context, bool device_full, CUdeviceptr* address, Call&& call,
+CUresult AllocateInSlab(int slot, CUcontext context, Refusal refusal, CUdeviceptr* address, Call&& call,
                         FreeCall&& free_call) {
   const CUdeviceptr before = *address;
   const CUresult r = call();
@@ -29,7 +29,7 @@ CUresult AllocateInSlab(int slot, CUcontext context, bool device_full, CUdevicep
     if (free_call(piece) == CUDA_SUCCESS) {
       DropPiece(piece);
       *address = before;
-      CountRefused(slot, kSlabBytes, device_full);
+      CountRefused(slot, kSlabBytes, refusal);
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
     ForceCommit(slot, kSlabBytes);
@@ -51,11 +51,11 @@ CUresult Allocate(uint64_t bytes, bool share_slab, CUdeviceptr* address, Call&& 
   const bool piece = share_slab && bytes <= kLargestPieceBytes;
   const uint64_t charge = piece ? kSlabBytes : RoundUp(bytes, kDevicePageBytes);
   const CUcontext context = CurrentContext();
-  bool device_full = false;
-  if (!TryReserve(slot, charge, &device_full)) {
+  Refusal refusal;
+  if (!TryReserve(slot, charge, &refusal)) {
     if (piece && HasSlab(context, slot))
-      return AllocateInSlab(slot, context, device_full, address, call, free_call);
-    CountRefused(slot, charge, device_full);
+      return AllocateInSlab(slot, context, refusal, address, call, free_call);
+    CountRefused(slot, charge, refusal);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   const CUresult r = call();

@@ -7,7 +7,9 @@
 #include <string.h>
 
 #include "guard/driver.h"
+#include "guard/own_part.h"
 #include "guard/session.h"
+#include "guard/told.h"
 #include "guard/wrappers.h"
 
 namespace gpumux::guard {
@@ -29,22 +31,44 @@ MemoryAnswer FromPages(int slot) {
   return {total, Least(taken, total), total - Least(taken, total)};
 }
 
-MemoryAnswer Ask(int slot) {
-  MemoryAnswer answer;
-  return RequestMemoryInfo(slot, &answer) ? answer : FromPages(slot);
+// As if the part that the program set for this process were the limit.
+MemoryAnswer WithinPart(int slot, const MemoryAnswer& answer) {
+  const uint64_t part = PartBytes(slot);
+  if (part >= answer.total) return answer;
+  const uint64_t own = Least(OwnBytes(slot), part);
+  return {part, own, Least(answer.free, part - own)};
 }
 
 // A device that the tenant has no promise on has nothing for it. NVML's total
 // stays what it is there: monitors divide by it, and take 0 for a GPU without
 // memory of its own.
-MemoryAnswer AskOrNothing(int slot) { return slot == kNotOurs ? MemoryAnswer{0, 0, 0} : Ask(slot); }
+MemoryAnswer AskOrNothing(int slot) { return slot == kNotOurs ? MemoryAnswer{0, 0, 0} : ToldMemory(slot); }
 
 uint64_t TotalOf(int slot, uint64_t physical) {
   if (slot == kNotOurs) return 0;
-  return Least(__atomic_load_n(&Limits()->gpus[slot].limit_bytes, __ATOMIC_RELAXED), physical);
+  const uint64_t limit = __atomic_load_n(&Limits()->gpus[slot].limit_bytes, __ATOMIC_RELAXED);
+  return Least(Least(limit, PartBytes(slot)), physical);
 }
 
-// "GPU-" and 32 hexadecimal digits with dashes between them.
+// The tenant's slot of an NVML device; a tenant's processes that use NVML alone
+// (nvidia-smi, nvtop) have a session from here on.
+int SlotOfNvmlDevice(nvmlDevice_t device) {
+  Attach();
+  if (!InForce() || !g_nvml.nvmlDeviceGetUUID) return kNoDevice;
+  char text[96] = {};
+  uint8_t uuid[16];
+  if (g_nvml.nvmlDeviceGetUUID(device, text, sizeof text) != NVML_SUCCESS || !ParseUuid(text, uuid))
+    return kNoDevice;
+  return SlotOfUuid(uuid);
+}
+
+}  // namespace
+
+MemoryAnswer ToldMemory(int slot) {
+  MemoryAnswer answer;
+  return WithinPart(slot, RequestMemoryInfo(slot, &answer) ? answer : FromPages(slot));
+}
+
 bool ParseUuid(const char* text, uint8_t uuid[16]) {
   if (strncmp(text, "GPU-", 4) != 0) return false;
   int digits = 0;
@@ -67,20 +91,6 @@ bool ParseUuid(const char* text, uint8_t uuid[16]) {
   }
   return digits == 32;
 }
-
-// The tenant's slot of an NVML device; a tenant's processes that use NVML alone
-// (nvidia-smi, nvtop) have a session from here on.
-int SlotOfNvmlDevice(nvmlDevice_t device) {
-  Attach();
-  if (!InForce() || !g_nvml.nvmlDeviceGetUUID) return kNoDevice;
-  char text[96] = {};
-  uint8_t uuid[16];
-  if (g_nvml.nvmlDeviceGetUUID(device, text, sizeof text) != NVML_SUCCESS || !ParseUuid(text, uuid))
-    return kNoDevice;
-  return SlotOfUuid(uuid);
-}
-
-}  // namespace
 
 }  // namespace gpumux::guard
 
@@ -137,7 +147,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t* memory) 
     memory->free = 0;
     return r;
   }
-  const MemoryAnswer answer = Ask(slot);
+  const MemoryAnswer answer = ToldMemory(slot);
   memory->total = answer.total;
   memory->used = Least(answer.used, answer.total);
   memory->free = answer.total - memory->used;
@@ -155,7 +165,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t* me
     memory->free = 0;
     return r;
   }
-  const MemoryAnswer answer = Ask(slot);
+  const MemoryAnswer answer = ToldMemory(slot);
   memory->total = answer.total;
   memory->reserved = 0;  // the driver's own bytes are outside every promise
   memory->used = Least(answer.used, answer.total);

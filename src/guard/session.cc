@@ -2,14 +2,10 @@
 #include "guard/session.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
-#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -18,30 +14,19 @@
 #include "guard/current_context.h"
 #include "guard/driver.h"
 #include "guard/lock.h"
+#include "guard/own_part.h"
+#include "guard/reclaim.h"
+#include "guard/wire.h"
 
 namespace gpumux::guard {
 
 constinit uint32_t g_state = static_cast<uint32_t>(State::kIdle);
 constinit uint64_t* g_launches = nullptr;
 
-uint64_t InodeOf(int fd) {
-  // fstat() has a symbol version above the glibc floor. The layout of what the
-  // system call fills is the kernel's stat: st_dev, then st_ino, on x86-64.
-  uint64_t raw[32] = {};
-  if (syscall(SYS_fstat, fd, raw) != 0) return 0;
-  return raw[1];
-}
-
 namespace {
 
-// A request may be parked by the daemon for 2 s until its siblings' calls are
-// settled; beyond twice that the daemon hangs.
-constexpr int kReplyTimeoutSeconds = 5;
 constexpr uint64_t kReconnectIntervalNs = 1'000'000'000;
 constexpr int kMaxOrdinals = 64;
-// Programs close the descriptors they know (3 to some small number) when they
-// become a daemon; a high number survives most of that.
-constexpr int kLowestDescriptor = 500;
 
 struct Session {
   Lock attach_lock;
@@ -80,107 +65,6 @@ void LoseConnection() {
   if (SocketIsOurs()) close(s.fd);
   s.fd = -1;
   if (CurrentState() == State::kInForce) SetState(State::kOrphan);
-}
-
-bool Send(int fd, uint16_t type, uint32_t id, const void* payload, uint32_t bytes, const int* fds = nullptr,
-          size_t fd_count = 0) {
-  gpumux_frame frame = {GPUMUX_SESSION_MAGIC, GPUMUX_SESSION_VERSION, type, bytes, id};
-  iovec parts[2] = {{&frame, sizeof frame}, {const_cast<void*>(payload), bytes}};
-  msghdr message = {};
-  message.msg_iov = parts;
-  message.msg_iovlen = 2;
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * 2)] = {};
-  if (fd_count > 0) {
-    message.msg_control = control;
-    message.msg_controllen = CMSG_SPACE(sizeof(int) * fd_count);
-    cmsghdr* c = CMSG_FIRSTHDR(&message);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof(int) * fd_count);
-    memcpy(CMSG_DATA(c), fds, sizeof(int) * fd_count);
-  }
-  ssize_t n;
-  do {
-    n = sendmsg(fd, &message, MSG_NOSIGNAL);
-  } while (n < 0 && errno == EINTR);
-  return n == static_cast<ssize_t>(sizeof frame + bytes);
-}
-
-// Receives the frame that answers `id`. Returns its type, 0 on failure.
-// Descriptors beyond `max_fds` or of other frames are closed.
-uint16_t Receive(int fd, uint32_t id, void* payload, uint32_t capacity, uint32_t* payload_bytes, int* fds,
-                 int max_fds, int* fd_count) {
-  for (int tries = 0; tries < 64; tries++) {
-    gpumux_frame frame = {};
-    iovec parts[2] = {{&frame, sizeof frame}, {payload, capacity}};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * 8)];
-    msghdr message = {};
-    message.msg_iov = parts;
-    message.msg_iovlen = 2;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    ssize_t n;
-    do {
-      n = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
-    } while (n < 0 && errno == EINTR);
-    int received[8];
-    int count = 0;
-    if (n >= 0) {
-      for (cmsghdr* c = CMSG_FIRSTHDR(&message); c; c = CMSG_NXTHDR(&message, c)) {
-        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
-        count = static_cast<int>((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-        memcpy(received, CMSG_DATA(c), sizeof(int) * static_cast<size_t>(count));
-      }
-    }
-    const bool whole = n >= static_cast<ssize_t>(sizeof frame) && frame.magic == GPUMUX_SESSION_MAGIC &&
-                       frame.version == GPUMUX_SESSION_VERSION &&
-                       frame.payload_bytes == static_cast<uint32_t>(n) - sizeof frame &&
-                       !(message.msg_flags & (MSG_TRUNC | MSG_CTRUNC));
-    const bool wanted = whole && frame.request_id == id;
-    for (int i = 0; i < count; i++) {
-      if (wanted && fds && i < max_fds) {
-        fds[i] = received[i];
-      } else {
-        close(received[i]);
-      }
-    }
-    if (fd_count) *fd_count = wanted && fds ? (count < max_fds ? count : max_fds) : 0;
-    if (!whole) return 0;
-    if (!wanted) continue;
-    *payload_bytes = frame.payload_bytes;
-    return frame.type;
-  }
-  return 0;
-}
-
-// Out of the numbers that programs close or reuse.
-int MoveUp(int fd) {
-  const int high = fcntl(fd, F_DUPFD_CLOEXEC, kLowestDescriptor);
-  if (high < 0) return fd;
-  close(fd);
-  return high;
-}
-
-int Connect() {
-  const char* path = getenv(GPUMUX_ENV_SESSION);
-  sockaddr_un address = {};
-  address.sun_family = AF_UNIX;
-  if (!path || strlen(path) >= sizeof address.sun_path) return -1;
-  memcpy(address.sun_path, path, strlen(path) + 1);
-  int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-  if (fd < 0) return -1;
-  timeval timeout = {kReplyTimeoutSeconds, 0};
-  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
-  setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
-  int r;
-  do {
-    r = connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address);
-  } while (r < 0 && errno == EINTR);
-  if (r < 0) {
-    close(fd);
-    return -1;
-  }
-  return MoveUp(fd);
 }
 
 // Keeps the descriptors of the pages. The old ones are closed if they are still ours.
@@ -348,6 +232,8 @@ void InForkedChild() {
   s.process = nullptr;
   s.ordinal_count = 0;
   ForgetAllAllocations();
+  ForgetParts();
+  ForgetReclaim();
   SetState(State::kIdle);
 }
 
@@ -455,6 +341,13 @@ int SlotOfDevice(cuda::CUdevice device) {
   return s.slot_of_ordinal[device];
 }
 
+int DeviceOfSlot(int slot) {
+  for (int device = 0; device < VisibleDevices(); device++) {
+    if (s.slot_of_ordinal[device] == slot) return device;
+  }
+  return -1;
+}
+
 int SlotOfCurrentContext() {
   cuda::CUdevice device;
   return CurrentDevice(&device) ? SlotOfDevice(device) : kNoDevice;
@@ -465,8 +358,9 @@ void ReconnectAtOnce() {
   s.last_reconnect_ns = 0;
 }
 
-bool RequestCredit(int slot, uint64_t bytes, CreditAnswer* answer) {
-  gpumux_credit_request request = {static_cast<uint32_t>(slot), 0, bytes};
+bool RequestCredit(int slot, uint64_t bytes, bool reclaim, CreditAnswer* answer) {
+  gpumux_credit_request request = {static_cast<uint32_t>(slot), reclaim ? 0 : GPUMUX_CREDIT_WITHOUT_RECLAIM,
+                                   bytes};
   gpumux_credit_reply reply;
   Held held(s.request_lock);
   if (!Call(GPUMUX_CREDIT_REQUEST, &request, sizeof request, GPUMUX_CREDIT_REPLY, &reply, sizeof reply))
@@ -510,6 +404,15 @@ bool RequestProcesses(gpumux_process_list* list) {
   list->count = 1;
   list->processes[0] = {s.pid_outside, static_cast<int32_t>(getpid())};
   return false;
+}
+
+void MarkLatencyCritical(bool on) {
+  uint32_t* flags = &s.process->flags;
+  if (on) {
+    __atomic_or_fetch(flags, GPUMUX_GUARD_LATENCY_CRITICAL, __ATOMIC_RELAXED);
+  } else {
+    __atomic_and_fetch(flags, ~GPUMUX_GUARD_LATENCY_CRITICAL, __ATOMIC_RELAXED);
+  }
 }
 
 void NoticeContexts(int slot, uint32_t contexts) {

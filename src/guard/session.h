@@ -54,6 +54,8 @@ inline constexpr int kNotOurs = -2;
 int SlotOfDevice(cuda::CUdevice device);
 int SlotOfCurrentContext();
 int SlotOfUuid(const uint8_t uuid[16]);
+// The first device that is this GPU; -1: not known.
+int DeviceOfSlot(int slot);
 // How many devices CUDA shows to this process, ours or not; -1 where the driver
 // does not answer.
 int VisibleDevices();
@@ -63,7 +65,9 @@ struct CreditAnswer {
   bool granted;
   bool device_full;
 };
-bool RequestCredit(int slot, uint64_t bytes, CreditAnswer* answer);
+// `reclaim`: before a refusal other programs may be asked for what they cache,
+// which takes up to 3 s.
+bool RequestCredit(int slot, uint64_t bytes, bool reclaim, CreditAnswer* answer);
 struct MemoryAnswer {
   uint64_t total, used, free;
 };
@@ -75,8 +79,7 @@ bool RequestContext(int slot, bool* granted);
 // alone.
 bool RequestProcesses(gpumux_process_list* list);
 void NoticeContexts(int slot, uint32_t contexts);
-
-// To notice that a descriptor was closed and its number used again; 0 if it is not open.
-uint64_t InodeOf(int fd);
+// A hint in the process page: what the program does now must not wait.
+void MarkLatencyCritical(bool on);
 
 }  // namespace gpumux::guard

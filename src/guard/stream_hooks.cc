@@ -142,23 +142,26 @@ bool Capturing(CUresult (*query)(CUstream, CUstreamCaptureStatus*), CUstream str
          (r == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE);
 }
 
-// Makes room for a growth by `growth`, giving back what this pool keeps unused
-// if that is what it takes.
-bool ReserveGrowth(uint64_t id, uint64_t growth, bool* device_full) {
-  Pool* pool = g_pools.Find(id);
-  const uint64_t before = pool->charged;
-  if (TryReserve(pool->slot, growth, device_full)) return true;
-  RefreshAll();  // erases destroyed pools only, which this one is not; others may move
-  pool = g_pools.Find(id);
-  if (Real().cuMemPoolTrimTo) Real().cuMemPoolTrimTo(pool->handle, 0);
-  RefreshOne(pool);
-  return pool->charged < before && TryReserve(pool->slot, growth, device_full);
-}
-
 // By our own count: the driver's does not come down for memory that was freed by
 // cuMemFree (measured).
 bool MayFitInside(const Pool& pool, uint64_t bytes) {
   return pool.charged >= pool.live_bytes && pool.charged - pool.live_bytes >= bytes;
+}
+
+// Makes room for a growth by `growth`, giving back what this pool keeps unused
+// if that is what it takes, and only then asking others to do so: for a call of
+// `bytes` that does not fit into what the pool has.
+bool ReserveGrowth(uint64_t id, uint64_t growth, uint64_t bytes, Refusal* refusal) {
+  Pool* pool = g_pools.Find(id);
+  const uint64_t before = pool->charged;
+  if (TryReserve(pool->slot, growth, refusal, /*reclaim=*/false)) return true;
+  RefreshAll();  // erases destroyed pools only, which this one is not; others may move
+  pool = g_pools.Find(id);
+  if (Real().cuMemPoolTrimTo) Real().cuMemPoolTrimTo(pool->handle, 0);
+  RefreshOne(pool);
+  const bool fits = MayFitInside(*pool, bytes);
+  if (fits && pool->charged >= before) return false;
+  return TryReserve(pool->slot, growth, refusal, /*reclaim=*/!fits);
 }
 
 // The pool grew although there is no room. True: undone, the growth is nobody's to give.
@@ -181,11 +184,11 @@ CUresult AllocateFrom(CUmemoryPool handle, int slot, uint64_t bytes, CUdeviceptr
   if (pool && pool->slot == kNotOurs) return CUDA_ERROR_OUT_OF_MEMORY;
   if (!pool || pool->slot < 0) return call();
   const uint64_t growth = RoundUp(bytes, kPoolGrowthBytes);
-  bool device_full = false;
-  const uint64_t reserved = ReserveGrowth(id, growth, &device_full) ? growth : 0;
+  Refusal refusal;
+  const uint64_t reserved = ReserveGrowth(id, growth, bytes, &refusal) ? growth : 0;
   pool = g_pools.Find(id);
   if (reserved == 0 && !MayFitInside(*pool, bytes)) {
-    CountRefused(pool->slot, growth, device_full);
+    CountRefused(pool->slot, growth, refusal);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   const CUdeviceptr untouched = *address;
@@ -198,7 +201,7 @@ CUresult AllocateFrom(CUmemoryPool handle, int slot, uint64_t bytes, CUdeviceptr
     ReadReserved(handle, &now);
     SettlePool(pool, now, 0);
     *address = untouched;
-    CountRefused(pool->slot, growth, device_full);
+    CountRefused(pool->slot, growth, refusal);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   SettlePool(pool, now, reserved);

@@ -38,6 +38,14 @@ Shape ShapeOf(uint16_t type) {
       return {Kind::kStruct, sizeof(gpumux_process_list_request)};
     case GPUMUX_PROCESS_LIST:
       return {Kind::kStruct, sizeof(gpumux_process_list)};
+    case GPUMUX_RECLAIM_LISTEN:
+      return {Kind::kStruct, sizeof(gpumux_reclaim_listen)};
+    case GPUMUX_RECLAIM_LISTENING:
+      return {Kind::kStruct, sizeof(gpumux_reclaim_listening)};
+    case GPUMUX_RECLAIM_REQUEST:
+      return {Kind::kStruct, sizeof(gpumux_reclaim_request)};
+    case GPUMUX_RECLAIM_DONE:
+      return {Kind::kStruct, sizeof(gpumux_reclaim_done)};
     case GPUMUX_RUN_REQUEST:
     case GPUMUX_RUN_QUEUED:
     case GPUMUX_RUN_GRANTED:

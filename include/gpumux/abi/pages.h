@@ -69,7 +69,7 @@
 extern "C" {
 #endif
 
-#define GPUMUX_PAGES_VERSION 1u
+#define GPUMUX_PAGES_VERSION 2u
 #define GPUMUX_LIMITS_MAGIC 0x4d494c47u  /* "GLIM" */
 #define GPUMUX_TENANT_MAGIC 0x4e455447u  /* "GTEN" */
 #define GPUMUX_PROCESS_MAGIC 0x43525047u /* "GPRC" */
@@ -130,7 +130,8 @@ struct gpumux_tenant_page {
 #define GPUMUX_ORPHANS_CLOSED (1ull << 62)
 
 /* ProcessPage.flags, set by the guard */
-#define GPUMUX_GUARD_IN_FORCE 1u /* symbols routed and limits mapped */
+#define GPUMUX_GUARD_IN_FORCE 1u         /* symbols routed and limits mapped */
+#define GPUMUX_GUARD_LATENCY_CRITICAL 2u /* a hint of the program: what it does now must not wait */
 
 /* One GPU of one process. 128 bytes: two cache lines, so that two GPUs of a
  * process never share one. */
@@ -145,7 +146,10 @@ struct gpumux_process_gpu {
   uint64_t launches;            /* relaxed count of kernel and graph launches */
   uint64_t unrouted;            /* look-ups of a hooked name that led to an unknown address */
   uint64_t granted_bytes; /* written by the daemon alone, for its successor: credit given to this process */
-  uint64_t reserved[6];
+  uint64_t
+      overhead_bytes; /* written by the daemon alone: contexts, loaded code and what is kept ahead of it */
+  uint64_t refused_own_part; /* atomic count: the part that the program set for this process was the reason */
+  uint64_t reserved[4];
 };
 
 struct gpumux_process_page {
@@ -176,6 +180,8 @@ static_assert(sizeof(gpumux_process_gpu) == 128);
 static_assert(offsetof(gpumux_process_gpu, committed_bytes) == 8);
 static_assert(offsetof(gpumux_process_gpu, launches) == 56);
 static_assert(offsetof(gpumux_process_gpu, granted_bytes) == 72);
+static_assert(offsetof(gpumux_process_gpu, overhead_bytes) == 80);
+static_assert(offsetof(gpumux_process_gpu, refused_own_part) == 88);
 static_assert(offsetof(gpumux_process_page, flags) == 8);
 static_assert(offsetof(gpumux_process_page, gpus) == 128);
 static_assert(sizeof(gpumux_process_page) <= GPUMUX_PAGE_BYTES);

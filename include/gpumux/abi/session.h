@@ -25,6 +25,13 @@
  *   ProcessListRequest  ──▶
  *                       ◀── ProcessList
  *
+ *   listener: a process's second connection, on which it is asked for memory that it only caches
+ *   ────────────────────────────────────────────────────────────────────────────────────────────
+ *   ReclaimListen       ──▶
+ *                       ◀── ReclaimListening or Refused
+ *                       ◀── ReclaimRequest   (0..n, one at a time)
+ *   ReclaimDone         ──▶                  (with the request's id)
+ *
  * RunResume is the first message to a daemon that took over; RunResumed or Refused answers it,
  * and then all is as if the daemon had never changed.
  *
@@ -55,7 +62,7 @@ extern "C" {
 #endif
 
 #define GPUMUX_SESSION_MAGIC 0x58554d47u /* "GMUX" */
-#define GPUMUX_SESSION_VERSION 3u
+#define GPUMUX_SESSION_VERSION 4u
 /* A RunRequest carries the command line and labels; 60 KiB and the header stay
  * under the default socket buffer (208 KiB) with room for several. */
 #define GPUMUX_MAX_PAYLOAD 61440u
@@ -90,6 +97,10 @@ enum gpumux_message {
   GPUMUX_CONTEXT_NOTICE = 10,
   GPUMUX_PROCESS_LIST_REQUEST = 11,
   GPUMUX_PROCESS_LIST = 12,
+  GPUMUX_RECLAIM_LISTEN = 13,
+  GPUMUX_RECLAIM_LISTENING = 14,
+  GPUMUX_RECLAIM_REQUEST = 15,
+  GPUMUX_RECLAIM_DONE = 16,
   GPUMUX_RUN_REQUEST = 32, /* JSON from here on */
   GPUMUX_RUN_QUEUED = 33,
   GPUMUX_RUN_GRANTED = 34, /* fds: one lock socket a GPU, to be held as long as the tenant lives */
@@ -149,9 +160,13 @@ struct gpumux_refused {
   char text[512];    /* for a person; NUL-terminated */
 };
 
+/* gpumux_credit_request.flags: answer from what is there; no other program is asked
+ * to give back what it caches. */
+#define GPUMUX_CREDIT_WITHOUT_RECLAIM 1u
+
 struct gpumux_credit_request {
   uint32_t gpu_slot;
-  uint32_t reserved;
+  uint32_t flags;
   uint64_t bytes;
 };
 
@@ -215,6 +230,28 @@ struct gpumux_process_list {
   struct gpumux_process_id processes[GPUMUX_MAX_LISTED];
 };
 
+/* The process can give back memory that it only caches. It must have said hello on
+ * another connection; of several listeners of one process the newest counts. */
+struct gpumux_reclaim_listen {
+  uint64_t reserved[2];
+};
+
+struct gpumux_reclaim_listening {
+  uint64_t reserved;
+};
+
+/* Others need memory: never more is wanted than the process itself holds. */
+struct gpumux_reclaim_request {
+  uint32_t gpu_slot;
+  uint32_t reserved;
+  uint64_t wanted_bytes;
+};
+
+/* What could be given is given. How much that was, the pages say. */
+struct gpumux_reclaim_done {
+  uint64_t reserved;
+};
+
 #ifdef __cplusplus
 }
 
@@ -226,6 +263,11 @@ static_assert(sizeof(gpumux_credit_request) == 16);
 static_assert(sizeof(gpumux_credit_reply) == 32);
 static_assert(sizeof(gpumux_memory_info) == 24);
 static_assert(sizeof(gpumux_context_reply) == 16);
+static_assert(sizeof(gpumux_reclaim_listen) == 16);
+static_assert(sizeof(gpumux_reclaim_listening) == 8);
+static_assert(sizeof(gpumux_reclaim_request) == 16);
+static_assert(offsetof(gpumux_reclaim_request, wanted_bytes) == 8);
+static_assert(sizeof(gpumux_reclaim_done) == 8);
 static_assert(sizeof(gpumux_process_list) == 8 + 8 * GPUMUX_MAX_LISTED);
 static_assert(sizeof(gpumux_process_list) <= GPUMUX_MAX_PAYLOAD);
 #endif
