@@ -14,6 +14,8 @@ import argparse
 import ctypes
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -111,8 +113,8 @@ def grow(cache, gib):
 class Bench:
     def __init__(self, prefix, cache, driver):
         self.gpumux = os.path.join(prefix, "bin", "gpumux")
-        self.directory = tempfile.TemporaryDirectory(prefix="gpumux-reclaim-")
-        self.env = dict(os.environ, GPUMUX_RUNTIME_DIR=os.path.join(self.directory.name, "run"),
+        self.directory = tempfile.mkdtemp(prefix="gpumux-reclaim-")
+        self.env = dict(os.environ, GPUMUX_RUNTIME_DIR=os.path.join(self.directory, "run"),
                         PYTHONPATH=os.path.join(ROOT, "python"))
         self.cache = cache
         self.self = [sys.executable, os.path.abspath(__file__)] + (["--driver"] if driver else [])
@@ -126,6 +128,13 @@ class Bench:
 
     def tenant(self, name):
         return next(t for t in self.status()["tenants"] if t["name"] == name)
+
+    def close(self):
+        try:
+            os.kill(self.status()["daemon"]["pid"], signal.SIGTERM)
+        except (OSError, KeyError, TypeError, subprocess.CalledProcessError):
+            pass  # it has left by itself
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     def once(self, listens):
         name = "listens" if listens else "silent"
@@ -177,7 +186,10 @@ def main():
         return hold(cache, args.cache, args.listen) if args.role == "hold" else grow(cache, args.cache)
     bench = Bench(args.prefix, args.cache, args.driver)
     result = {"cache_gib": args.cache, "with": "driver" if args.driver else "torch"}
-    result["listens"], result["silent"] = bench.once(True), bench.once(False)
+    try:
+        result["listens"], result["silent"] = bench.once(True), bench.once(False)
+    finally:
+        bench.close()
     gave, kept = result["listens"], result["silent"]
     result["as_claimed"] = (
         gave["start"]["exit"] == 0 and gave["start"]["seconds"] < 3 and gave["holder_lives"]

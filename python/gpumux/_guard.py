@@ -102,7 +102,10 @@ _warned: set[str] = set()
 
 
 def warn_once(text: str, category: type[Warning]) -> None:
-    """Warns where the caller of the package called it, the first time only."""
+    """Warns where the package was called, the first time only.
+
+    From ``checked``, called by a function of the package: that is what the level counts.
+    """
     if text in _warned:
         return
     _warned.add(text)
@@ -116,6 +119,9 @@ def checked(code: int, what: str) -> bool:
     if code == NOT_A_TENANT:
         warn_once(f"gpumux.{what} does nothing: this process was not started by `gpumux run`", NotATenant)
         return False
+    if code == NOT_IN_EFFECT:
+        warn_once(f"gpumux.{what} is recorded, but has no effect in this version", NotInEffect)
+        return True
     if code == INVALID_DEVICE:
         raise InvalidDevice(code, f"gpumux.{what}: there is no such device, or nothing of it is promised here")
     if code == NOT_READY:

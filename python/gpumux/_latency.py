@@ -3,55 +3,51 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
-from collections.abc import Iterator
+from types import TracebackType
 
 from gpumux import _guard
 
-_lock = threading.Lock()
-_depth = 0
+
+class _Hint:
+    """Of the process: it holds as long as any thread is in a block."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.depth = 0
+
+    def change(self, by: int) -> int:
+        with self.lock:
+            before, self.depth = self.depth > 0, max(0, self.depth + by)
+            if before == (self.depth > 0):
+                return _guard.SUCCESS
+            return _guard.call("latency_critical", int(self.depth > 0))
 
 
-@contextlib.contextmanager
-def latency_critical() -> Iterator[None]:
+class latency_critical:  # noqa: N801, used as a function
     """``with latency_critical():`` what the process does in here must not wait for others.
 
     A hint, for the whole process: it holds as long as any thread is in such a
     block. It is recorded, and no mode of this version acts on it, which a warning
     says once (:class:`NotInEffect`).
     """
-    _enter()
-    try:
-        yield
-    finally:
-        _leave()
+
+    def __enter__(self) -> None:
+        _guard.checked(_hint.change(1), "latency_critical")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        _hint.change(-1)
 
 
-def _enter() -> None:
-    global _depth
-    with _lock:
-        _depth += 1
-        code = _guard.call("latency_critical", 1) if _depth == 1 else _guard.SUCCESS
-    if code == _guard.NOT_IN_EFFECT:
-        _guard.warn_once("gpumux.latency_critical is recorded, but has no effect in this version", _guard.NotInEffect)
-    else:
-        _guard.checked(code, "latency_critical")
-
-
-def _leave() -> None:
-    global _depth
-    with _lock:
-        _depth -= 1
-        if _depth == 0:
-            _guard.call("latency_critical", 0)
+_hint = _Hint()
 
 
 def _in_forked_child() -> None:
-    global _lock, _depth
-    _lock = threading.Lock()
-    _depth = 0
+    global _hint
+    _hint = _Hint()
 
 
 os.register_at_fork(after_in_child=_in_forked_child)

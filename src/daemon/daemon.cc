@@ -27,7 +27,7 @@ struct Daemon::Parts {
         monitor(machine, tenants, events, clock),
         reaper(machine, tenants, monitor, loop, clock),
         desk(machine, tenants, monitor, loop, clock),
-        reclaim(machine, tenants, clock),
+        reclaim(machine, tenants, events, clock),
         leases(machine, tenants, monitor, events, loop, clock,
                {settings.paths.session_socket, settings.guard_library, settings.paths.store},
                settings.policy),

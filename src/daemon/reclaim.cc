@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/reclaim.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
-#include "base/log.h"
 #include "base/units.h"
 #include "daemon/usage.h"
 
@@ -51,8 +52,12 @@ bool Reclaim::Done(uint64_t session, uint32_t ask) {
   if (!tenant || listener.slot >= tenant->gpus.size()) return true;
   tenant->reclaims.given_bytes += given;
   tenant->reclaims.last_given_bytes = given;
-  LogInfo("tenant {} ({}): gave {} back when it was asked", tenant->id, tenant->request.ask.name,
-          FormatBytes(given));
+  if (given > 0) {
+    Event event = About(EventKind::kRecalled, *tenant,
+                        fmt::format("gave back {} that it only cached", FormatBytes(given)));
+    event.gpus = {tenant->shares[listener.slot].gpu};
+    events_.Note(std::move(event));
+  }
   RecallCredit(*tenant, listener.slot, *machine_.gpus()[tenant->gpus[listener.slot]]);
   return true;
 }

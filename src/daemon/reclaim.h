@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "core/reclaim.h"
+#include "daemon/events.h"
 #include "daemon/machine.h"
 #include "daemon/tenants.h"
 
@@ -23,8 +24,8 @@ namespace gpumux::daemon {
 // that its allocating thread holds (docs/design/reclaim.md).
 class Reclaim {
  public:
-  Reclaim(Machine& machine, Tenants& tenants, const Clock& clock)
-      : machine_(machine), tenants_(tenants), clock_(clock) {}
+  Reclaim(Machine& machine, Tenants& tenants, EventLog& events, const Clock& clock)
+      : machine_(machine), tenants_(tenants), events_(events), clock_(clock) {}
 
   // To a listener. False: it is gone.
   std::function<bool(uint64_t session, uint32_t ask, unsigned slot, uint64_t bytes)> send;
@@ -70,6 +71,7 @@ class Reclaim {
 
   Machine& machine_;
   Tenants& tenants_;
+  EventLog& events_;
   const Clock& clock_;
   std::map<uint64_t, Listener> listeners_;  // by session
   uint32_t last_ask_ = 0;
