@@ -21,6 +21,7 @@ constexpr Command kCommands[] = {
     {"ps", "the processes of every tenant", PsMain, PsSpec},
     {"explain", "a tenant's promise, and what enforces each part", ExplainMain, ExplainSpec},
     {"events", "what happened, and what happens", EventsMain, EventsSpec},
+    {"set", "change the promise of a tenant that runs", SetMain, SetSpec},
     {"stop", "end a tenant", StopMain, StopSpec},
     {"config", "what is configured, and whether it is right", ConfigMain, ConfigSpec},
     {"completion", "completion for bash or zsh", CompletionMain, CompletionSpec},
@@ -29,9 +30,9 @@ constexpr Command kCommands[] = {
 };
 
 // Commands of the product that later versions bring.
-constexpr const char* kLater[] = {"top",    "history", "promise", "set",    "reserve", "mode",
-                                  "mps",    "mig",     "profile", "advise", "bench",   "cdi",
-                                  "docker", "podman",  "compose", "doctor"};
+constexpr const char* kLater[] = {"top", "history", "promise", "reserve", "mode",
+                                  "mps", "mig",     "profile", "advise",  "bench",
+                                  "cdi", "docker",  "podman",  "compose", "doctor"};
 
 const Command* Find(const std::string& name) {
   for (const Command& command : kCommands) {

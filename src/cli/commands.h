@@ -14,6 +14,7 @@ namespace gpumux::cli {
 int RunMain(const std::vector<std::string>& arguments);
 int StatusMain(const std::vector<std::string>& arguments);
 int PsMain(const std::vector<std::string>& arguments);
+int SetMain(const std::vector<std::string>& arguments);
 int StopMain(const std::vector<std::string>& arguments);
 int EventsMain(const std::vector<std::string>& arguments);
 int ExplainMain(const std::vector<std::string>& arguments);
@@ -24,6 +25,7 @@ int VersionMain(const std::vector<std::string>& arguments);
 // What each takes; that of `run` is in run_options.h.
 const CommandSpec& StatusSpec();
 const CommandSpec& PsSpec();
+const CommandSpec& SetSpec();
 const CommandSpec& StopSpec();
 const CommandSpec& EventsSpec();
 const CommandSpec& ExplainSpec();

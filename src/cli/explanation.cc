@@ -198,8 +198,9 @@ Json Risks(const Json& tenant, const Json& status) {
                     NumberAt(reclaim, "asked").value_or(0),
                     NumberAt(reclaim, "asked").value_or(0) == 1 ? "" : "s",
                     Memory(NumberAt(reclaim, "given_bytes"))));
+  const std::string above = TextAt(tenant, "above_limit_reason", kWidth);
   add("above_limit", At(tenant, "above_limit") == true
-                         ? "It was found above its limit: it gets no further allocation until it is below."
+                         ? "It is above its limit (" + above + "): no further allocation until it is below."
                          : "If it is found above its limit, it gets no further allocation until it is below; "
                            "nobody is killed.");
   add("unseen",
@@ -232,11 +233,22 @@ std::string ProcessLines(const Json& explanation) {
   return out;
 }
 
+std::string WaitingLines(const Json& waiting) {
+  if (!waiting.is_object()) return "";
+  const std::string at = TextAt(waiting, "estimated_start_at", 30);
+  return fmt::format("\nWaits, place {}\n  {}\n  {}\n", NumberAt(waiting, "position").value_or(0),
+                     TextAt(waiting, "reason", 600),
+                     at.empty()
+                         ? "nobody knows until when: " + TextAt(waiting, "estimated_start_at_reason", kWidth)
+                         : "it starts by " + at + " at the latest");
+}
+
 }  // namespace
 
 Json Explanation(const Json& tenant, const Json& status) {
   Json out;
   for (const char* key : {"id", "name", "owner", "state"}) out[key] = TextAt(tenant, key);
+  out["waiting"] = At(tenant, "waiting");
   Json& promise = out["promise"];
   for (const char* key :
        {"mode", "mode_reason", "share_min_ratio", "share_min_ratio_reason", "share_max_ratio",
@@ -263,8 +275,9 @@ Json Explanation(const Json& tenant, const Json& status) {
 std::string RenderExplanation(const Json& explanation) {
   const Json& promise = At(explanation, "promise");
   std::string out =
-      fmt::format("{} ({}), of {}, {}\n\nPromised\n", TextAt(explanation, "name", 64),
-                  TextAt(explanation, "id"), TextAt(explanation, "owner", 32), TextAt(explanation, "state"));
+      fmt::format("{} ({}), of {}, {}\n", TextAt(explanation, "name", 64), TextAt(explanation, "id"),
+                  TextAt(explanation, "owner", 32), TextAt(explanation, "state"));
+  out += WaitingLines(At(explanation, "waiting")) + "\nPromised\n";
   const Json& gpus = ListAt(promise, "gpus");
   for (const Json& gpu : gpus) out += GpuLine(gpu);
   if (gpus.empty())

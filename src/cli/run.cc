@@ -137,7 +137,8 @@ class Waiting {
       heard |= (*event)->type == SessionEvent::Type::kQueued;
       switch ((*event)->type) {
         case SessionEvent::Type::kQueued:
-          if (const auto queued = ParseQueued((*event)->json)) line_.Show(QueuedLine(*queued));
+          if (const auto queued = ParseQueued((*event)->json))
+            line_.Show(QueuedLine(*queued, std::chrono::system_clock::now()));
           break;
         case SessionEvent::Type::kGranted:
           line_.Clear();

@@ -37,14 +37,6 @@ bool IsWordCharacter(char c) {
          c == '-';
 }
 
-Status TakeMem(const std::string& text, RunOptions& options) {
-  const auto range = ParseMemoryRange(text);
-  if (!range) return Under("--mem", range.error());
-  options.mem = range->guaranteed;
-  options.mem_limit = range->limit;
-  return {};
-}
-
 Status TakeGpu(const std::string& text, RunOptions& options) {
   const std::string hint = "write for example --gpu 0, --gpu 0,2, --gpu auto:2 or a GPU's UUID";
   if (text.starts_with("auto")) {
@@ -217,6 +209,14 @@ Status CheckTogether(const ParsedCommandLine& line, const RunOptions& options) {
 
 }  // namespace
 
+Status TakeMem(const std::string& text, RunOptions& options) {
+  const auto range = ParseMemoryRange(text);
+  if (!range) return Under("--mem", range.error());
+  options.mem = range->guaranteed;
+  options.mem_limit = range->limit;
+  return {};
+}
+
 const CommandSpec& RunSpec() {
   static const CommandSpec spec{
       .usage = "gpumux run [options] [--] COMMAND [ARGUMENT...]",
@@ -225,12 +225,18 @@ const CommandSpec& RunSpec() {
           {{"--mem", Takes::kValue, "A[:B]",
             "GPU memory: guarantee A, limit B (default A); 10GiB, 40%; without it: no guarantee"},
            {"--gpu", Takes::kValue, "WHICH", "auto, auto:N, indices (0,2) or UUIDs; default auto", {"auto"}},
+           {"--place",
+            Takes::kValue,
+            "HOW",
+            "among several GPUs: pack (the fullest that holds it) or spread (the emptiest)",
+            {"pack", "spread"}},
            {"--name", Takes::kValue, "NAME", "how the tenant is called in status"},
            {"--label", Takes::kValue, "K=V", "a label; may be repeated"},
            {"--wait", Takes::kOptionalValue, "T",
             "wait for room (the default); with =T at most so long, then exit 5"},
            {"--no-wait", Takes::kNothing, "", "exit 4 when there is no room now"},
-           {"--time", Takes::kValue, "T", "an upper bound of the run: then it is stopped"},
+           {"--time", Takes::kValue, "T",
+            "an upper bound of the run: then it is stopped; may let it start earlier"},
            {"--mode",
             Takes::kValue,
             "MODE",
@@ -296,6 +302,8 @@ Result<RunOptions> ParseRunOptions(const std::vector<std::string>& arguments,
   take("--isolate", [&](const std::string& v) {
     return TakeWord("--isolate", v, {"none", "fault", "full"}, options.isolate);
   });
+  take("--place",
+       [&](const std::string& v) { return TakeWord("--place", v, {"pack", "spread"}, options.place); });
   if (status && line->Has("--label")) {
     for (const std::string& label : line->values.at("--label")) {
       if (status) status = TakeLabel(label, options);

@@ -27,6 +27,7 @@ struct RunOptions {
   std::optional<std::chrono::milliseconds> time;
   std::string mode = "auto";
   std::string isolate = "fault";
+  std::string place;  // empty: as the machine's configuration says
   bool strict = false;
   bool json = false;
   bool summary = false;
@@ -36,6 +37,9 @@ struct RunOptions {
 };
 
 const CommandSpec& RunSpec();
+
+// The value of --mem into `options`: "10GiB", "40%", "10GiB:20GiB".
+Status TakeMem(const std::string& text, RunOptions& options);
 
 // `defaults`: what the configuration says, for options that `arguments` do not have.
 // kInvalid: a wrong value or no command. kUnsupported: an option of the

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/run_options.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -130,11 +131,11 @@ TEST(RunOptions, AWaitingTimeWithoutItsEqualSignIsNotTakenForTheProgram) {
 }
 
 TEST(RunRequest, IsTheJsonOfTheProtocol) {
-  const auto options =
-      Parse({"--mem", "10GiB:50%", "--gpu", "auto:2", "--wait=90s", "--label", "a=b", "--strict"});
+  const auto options = Parse({"--mem", "10GiB:50%", "--gpu", "auto:2", "--wait=90s", "--label", "a=b",
+                              "--strict", "--place", "spread"});
   EXPECT_EQ(Json::parse(RunRequestJson(*options, "/work")), Json::parse(R"({
       "name":null,"command":["prog","arg"],"cwd":"/work","mem":{"bytes":10737418240},"mem_limit":{"ratio":0.5},
-      "gpus":{"count":2},"mode":"auto","isolate":"fault","strict":true,"wait":true,"wait_seconds":90.0,
+      "gpus":{"count":2},"mode":"auto","isolate":"fault","place":"spread","strict":true,"wait":true,"wait_seconds":90.0,
       "time_seconds":null,"labels":{"a":"b"}})"));
   const auto plain = Parse({"--no-wait", "--gpu", "1", "--name", "n"});
   const Json json = Json::parse(RunRequestJson(*plain, "/"));
@@ -175,10 +176,18 @@ TEST(Queued, BecomesOneLine) {
   const auto queued = ParseQueued(R"({"position":3,"reason":"needs 12.0 GiB, 7.4 GiB can be promised",
       "holders":[{"id":"t-1","name":"a","mem_guaranteed_bytes":42949672960},{"id":"t-2","name":"b\u001b[31m","mem_guaranteed_bytes":0}]})");
   ASSERT_TRUE(queued);
-  EXPECT_EQ(QueuedLine(*queued),
+  EXPECT_EQ(QueuedLine(*queued, {}),
             "waiting: needs 12.0 GiB, 7.4 GiB can be promised; 2 ahead; held by a (t-1) 40.0 GiB, b?[31m "
             "(t-2) no guarantee");
   EXPECT_FALSE(ParseQueued("7"));
+  const auto sure =
+      ParseQueued(R"({"position":1,"reason":"full","estimated_start_at":"1970-01-01T01:02:03Z"})");
+  EXPECT_EQ(QueuedLine(*sure, std::chrono::system_clock::time_point(std::chrono::minutes(60))),
+            "waiting: full; starts in 2m3s at the latest");
+  for (const char* odd : {"", "tomorrow", "1970-01-01T01:02:03Z?", "9999-99-99T99:99:99Z"}) {
+    EXPECT_FALSE(ParseQueued(fmt::format(R"({{"position":1,"estimated_start_at":"{}"}})", odd))->starts_by)
+        << odd;
+  }
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <ctime>
 #include <nlohmann/json.hpp>
 
 #include "cli/terminal.h"
@@ -38,6 +40,14 @@ tl::unexpected<Error> NotOfTheProtocol(const char* what) {
 std::string Text(const Json& object, const char* key) {
   const auto it = object.find(key);
   return it != object.end() && it->is_string() ? it->get<std::string>() : "";
+}
+
+// "2026-11-30T12:00:00Z"; nullopt: not such a time.
+std::optional<std::chrono::system_clock::time_point> ParseTime(const std::string& text) {
+  std::tm parts{};
+  const char* end = ::strptime(text.c_str(), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  if (!end || *end != '\0') return std::nullopt;
+  return std::chrono::system_clock::from_time_t(::timegm(&parts));
 }
 
 std::optional<uint64_t> Bytes(const Json& object, const char* key) {
@@ -81,6 +91,7 @@ std::string RunRequestJson(const RunOptions& options, const std::string& cwd) {
                {"gpus", gpus},
                {"mode", options.mode},
                {"isolate", options.isolate},
+               {"place", options.place.empty() ? Json(nullptr) : Json(options.place)},
                {"strict", options.strict},
                {"wait", options.wait},
                {"wait_seconds", Seconds(options.wait_limit)},
@@ -107,6 +118,7 @@ Result<Queued> ParseQueued(const std::string& json) {
   Queued queued;
   queued.position = static_cast<unsigned>(Bytes(object, "position").value_or(0));
   queued.reason = Plain(Text(object, "reason"), 400);
+  queued.starts_by = ParseTime(Text(object, "estimated_start_at"));
   const auto holders = object.find("holders");
   if (holders != object.end() && holders->is_array()) {
     for (const Json& holder : *holders) {
@@ -121,9 +133,14 @@ Result<Queued> ParseQueued(const std::string& json) {
   return queued;
 }
 
-std::string QueuedLine(const Queued& queued) {
+std::string QueuedLine(const Queued& queued, std::chrono::system_clock::time_point now) {
   std::string line = "waiting: " + (queued.reason.empty() ? std::string("no room yet") : queued.reason);
   if (queued.position > 1) line += fmt::format("; {} ahead", queued.position - 1);
+  if (queued.starts_by)
+    line += fmt::format(
+        "; starts in {} at the latest",
+        FormatDuration(std::max<std::chrono::nanoseconds>(
+            std::chrono::ceil<std::chrono::seconds>(*queued.starts_by - now), std::chrono::seconds(1))));
   constexpr size_t kShown = 4;
   for (size_t i = 0; i < std::min(queued.holders.size(), kShown); ++i) {
     line += (i == 0 ? "; held by " : ", ") + queued.holders[i];

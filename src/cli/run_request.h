@@ -21,11 +21,12 @@ std::string RunEndedJson(std::optional<int> exit_code, std::optional<int> signal
 struct Queued {
   unsigned position = 0;  // 1: the next one
   std::string reason;
-  std::vector<std::string> holders;  // "train (t-1a2b): 40.0 GiB"
+  std::optional<std::chrono::system_clock::time_point> starts_by;  // at the latest
+  std::vector<std::string> holders;                                // "train (t-1a2b): 40.0 GiB"
 };
 Result<Queued> ParseQueued(const std::string& json);
-// One line for people: "waiting: needs ...; 2nd in the queue; held by ...".
-std::string QueuedLine(const Queued& queued);
+// One line for people: "waiting: needs ...; 1 ahead; starts in 12m0s at the latest; held by ...".
+std::string QueuedLine(const Queued& queued, std::chrono::system_clock::time_point now);
 
 struct Granted {
   std::string tenant_id;

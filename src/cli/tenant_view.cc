@@ -180,14 +180,25 @@ std::string TenantTable(const Json& data, const Terminal& terminal) {
   return table.empty() ? "no tenants\n" : table.Render(terminal);
 }
 
+// "; starts by 2026-11-30T12:00:00Z at the latest"
+std::string StartOf(const Json& waiting) {
+  const std::string at = TextAt(waiting, "estimated_start_at", 30);
+  return at.empty() ? "" : fmt::format("; starts by {} at the latest", at);
+}
+
 // What a table cannot hold: why a tenant waits, whose a GPU is.
 std::string Notes(const Json& data) {
   std::string out;
   for (const Json& tenant : ListAt(data, "tenants")) {
     const Json& waiting = At(tenant, "waiting");
     if (waiting.is_object()) {
-      out += fmt::format("{} waits (place {}): {}\n", TextAt(tenant, "name", 24),
-                         NumberAt(waiting, "position").value_or(0), TextAt(waiting, "reason", 300));
+      out += fmt::format("{} waits (place {}): {}{}\n", TextAt(tenant, "name", 24),
+                         NumberAt(waiting, "position").value_or(0), TextAt(waiting, "reason", 300),
+                         StartOf(waiting));
+    }
+    if (At(tenant, "above_limit") == true) {
+      out += fmt::format("{} is above its limit and gets no more: {}\n", TextAt(tenant, "name", 24),
+                         OrUnknown(TextAt(tenant, "above_limit_reason", 300)));
     }
     if (const Json& left = ListAt(tenant, "left_behind_pids"); !left.empty()) {
       out +=

@@ -21,10 +21,11 @@ constexpr const char* kStatus =
    "enforced":{"memory":"guard"},"waiting":null,"command":"python3 serve.py"},
   {"id":"t-2","name":"note","owner":"bob","state":"running","gpus":[{"uuid":"GPU-a","index":0}],"mem_used_bytes":1073741824,
    "mem_limit_bytes":null,"mem_guaranteed_bytes":0,"mem_peak_bytes":1073741824,
-   "enforced":{"memory":"not enforced","memory_reason":"no guard in pid 7"},"waiting":null,"command":"jupyter\u001b[2J"},
+   "enforced":{"memory":"not enforced","memory_reason":"no guard in pid 7"},"waiting":null,
+   "above_limit":true,"above_limit_reason":"frees as it goes","command":"jupyter\u001b[2J"},
   {"id":"t-3","name":"train","owner":"ann","state":"waiting","gpus":[],"mem_used_bytes":0,"mem_limit_bytes":64424509440,
    "mem_guaranteed_bytes":64424509440,"mem_peak_bytes":0,"enforced":{"memory":null},
-   "waiting":{"position":1,"reason":"needs 60.0 GiB, 38.9 GiB can be promised"},"command":"python3 train.py"}]}})";
+   "waiting":{"position":1,"reason":"needs 60.0 GiB, 38.9 GiB can be promised","estimated_start_at":"2026-11-30T12:00:00Z"},"command":"python3 train.py"}]}})";
 
 TEST(Status, ShowsGpusTenantsAndNotes) {
   const auto text = RenderStatus(kStatus, {});
@@ -40,8 +41,11 @@ TEST(Status, ShowsGpusTenantsAndNotes) {
       "train    t-3  ann    waiting  –     0.0 / 60.0 GiB    60.0 GiB       0 B  –         python3 train.py\n"
       "(other)  –    –      running  0        0.9 / – GiB        none         –  NO        unmanaged pid "
       "812\n"
+      "note is above its limit and gets no more: frees as it goes\n"
       "note is not enforced: no guard in pid 7\n"
-      "train waits (place 1): needs 60.0 GiB, 38.9 GiB can be promised\n"
+      "train waits (place 1): needs 60.0 GiB, 38.9 GiB can be promised; starts by 2026-11-30T12:00:00Z at "
+      "the "
+      "latest\n"
       "GPU 0 is managed by the daemon of uid 1000 (pid 55)\n");
 }
 

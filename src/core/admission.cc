@@ -107,14 +107,151 @@ std::optional<std::string> WhyNot(const Request& request, Mode mode, const GpuSn
 
 Share Promise(const Request& request, Mode mode, const GpuSnapshot& gpu) {
   if (mode == Mode::kExclusive) return {gpu.uuid, gpu.promisable_bytes, gpu.promisable_bytes};
-  if (!request.mem) return {gpu.uuid, 0, std::nullopt};
-  const uint64_t guaranteed = BytesOf(*request.mem, gpu.UsableBytes());
-  const uint64_t limit = request.mem_limit ? BytesOf(*request.mem_limit, gpu.UsableBytes()) : guaranteed;
-  // A program is never told more than the GPU has.
-  return {gpu.uuid, guaranteed, std::clamp(limit, guaranteed, std::max(guaranteed, gpu.UsableBytes()))};
+  return ShareOn(request, gpu);
 }
 
-// Errors that no waiting mends, on one GPU.
+// Those among the candidates that could ever serve it; an error when they are too few.
+Result<Candidates> FindPossible(const Request& request, Mode mode, const Candidates& candidates,
+                                size_t count) {
+  std::optional<Error> never;
+  Candidates possible;
+  for (const GpuSnapshot* gpu : candidates) {
+    if (auto error = NeverHere(request, mode, *gpu)) {
+      if (!request.gpu_list.empty()) return tl::unexpected(*error);
+      // Of several reasons the one that more memory on the GPU would mend says most.
+      if (!never || never->code != Code::kDenied) never = error;
+    } else {
+      possible.push_back(gpu);
+    }
+  }
+  if (possible.size() >= count) return possible;
+  if (possible.empty() || count == 1) return tl::unexpected(*never);
+  return Fail(never->code,
+              fmt::format("needs {} GPUs, {} could serve it: {}", count, possible.size(), never->message),
+              never->hint);
+}
+
+Placement Place(const Request& request, Mode mode, const Candidates& chosen) {
+  Placement placement{.mode = mode, .mode_reason = ModeReason(request, mode), .shares = {}};
+  for (const GpuSnapshot* gpu : chosen) {
+    placement.shares.push_back(Promise(request, mode, *gpu));
+    if (mode == Mode::kExclusive && gpu->unmanaged_bytes > 0) {
+      placement.mode_reason += fmt::format("; but unmanaged processes hold {} of GPU {}",
+                                           FormatBytes(gpu->unmanaged_bytes), gpu->index);
+    }
+  }
+  return placement;
+}
+
+// What it would be guaranteed there.
+uint64_t GuaranteeOn(const Request& request, Mode mode, const GpuSnapshot& gpu) {
+  if (mode == Mode::kExclusive) return gpu.UsableBytes();
+  return request.mem ? BytesOf(*request.mem, gpu.UsableBytes()) : 0;
+}
+
+// On the `count` GPUs where that is least.
+uint64_t LeastGuarantee(const Request& request, Mode mode, const Candidates& possible, size_t count) {
+  std::vector<uint64_t> bytes;
+  for (const GpuSnapshot* gpu : possible) bytes.push_back(GuaranteeOn(request, mode, *gpu));
+  std::sort(bytes.begin(), bytes.end());
+  uint64_t sum = 0;
+  for (size_t i = 0; i < count; ++i) sum += bytes[i];
+  return sum;
+}
+
+// A request that its owner's quota forbids even when nothing of theirs runs.
+std::optional<Error> BeyondQuota(const Bound& bound, uint64_t bytes, size_t count) {
+  const Quota& quota = bound.quota;
+  std::string needs;
+  if (bytes > 0 && quota.guaranteed_bytes && bytes > *quota.guaranteed_bytes)
+    needs = fmt::format("needs {} guaranteed, the quota of {} is {}", FormatBytes(bytes), bound.whose,
+                        FormatBytes(*quota.guaranteed_bytes));
+  else if (quota.gpus && count > *quota.gpus)
+    needs = fmt::format("needs {} GPU{}, the quota of {} is {}", count, count == 1 ? "" : "s", bound.whose,
+                        *quota.gpus);
+  else if (quota.tenants && *quota.tenants == 0)
+    needs = fmt::format("the quota of {} allows no tenant", bound.whose);
+  else
+    return std::nullopt;
+  return Error{Code::kDenied, std::move(needs),
+               "ask for less, or ask who runs this machine to raise the quota in gpumuxd's configuration"};
+}
+
+bool MayUse(const std::vector<Bound>& bounds, const GpuSnapshot& gpu, uint64_t bytes) {
+  return std::all_of(bounds.begin(), bounds.end(), [&](const Bound& bound) {
+    return bound.HasRoomFor(bytes) && (bound.use.gpus.contains(gpu.uuid) || bound.FurtherGpus() > 0);
+  });
+}
+
+// The first `count` in the order given that all quotas allow together; fewer
+// if there are not so many. Quotas of several groups may be so entangled that
+// another choice had fitted: then it waits, and none is exceeded.
+Candidates Choose(const Candidates& ordered, size_t count, const Request& request, Mode mode,
+                  std::vector<Bound> bounds) {
+  Candidates chosen;
+  for (const GpuSnapshot* gpu : ordered) {
+    if (chosen.size() == count) break;
+    const uint64_t bytes = GuaranteeOn(request, mode, *gpu);
+    if (!MayUse(bounds, *gpu, bytes)) continue;
+    for (Bound& bound : bounds) {
+      bound.use.guaranteed_bytes += bytes;
+      bound.use.gpus.insert(gpu->uuid);
+    }
+    chosen.push_back(gpu);
+  }
+  return chosen;
+}
+
+// GPUs first that quotas count already, then those where it takes least of them.
+Candidates CheapestForQuotas(Candidates gpus, const Request& request, Mode mode,
+                             const std::vector<Bound>& bounds) {
+  const auto price = [&](const GpuSnapshot* gpu) {
+    const auto counts = std::count_if(bounds.begin(), bounds.end(), [&](const Bound& bound) {
+      return bound.quota.gpus && !bound.use.gpus.contains(gpu->uuid);
+    });
+    return std::pair(counts, GuaranteeOn(request, mode, *gpu));
+  };
+  std::stable_sort(gpus.begin(), gpus.end(),
+                   [&](const auto* a, const auto* b) { return price(a) < price(b); });
+  return gpus;
+}
+
+// Why the owner's tenants that run leave no room for this one; empty: they do.
+std::string QuotaInUse(const Request& request, Mode mode, const Candidates& possible, size_t count,
+                       const std::vector<Bound>& bounds) {
+  const uint64_t bytes = LeastGuarantee(request, mode, possible, count);
+  for (const Bound& bound : bounds) {
+    if (!bound.HasRoomForATenant()) return "its quota is in use: " + DescribeTenants(bound);
+    if (!bound.HasRoomFor(bytes))
+      return fmt::format("its quota is in use: needs {}, {}", FormatBytes(bytes), DescribeBytes(bound));
+  }
+  if (Choose(CheapestForQuotas(possible, request, mode, bounds), count, request, mode, bounds).size() ==
+      count)
+    return {};
+  for (const Bound& bound : bounds) {
+    if (bound.quota.gpus)
+      return fmt::format("its quota is in use: needs {} GPU{}, {}", count, count == 1 ? "" : "s",
+                         DescribeGpus(bound));
+  }
+  return "its quota is in use";
+}
+
+// In which order GPUs that fit are taken.
+void Order(Candidates& fitting, const Request& request, Mode mode, Fill policy) {
+  const bool no_guarantee = mode == Mode::kTimeslice && !request.mem;
+  const Fill fill = request.fill.value_or(policy);
+  // Who has no guarantee lives on what is left, so goes where most is.
+  const bool most_room = no_guarantee && !request.fill && policy == Fill::kPack;
+  std::stable_sort(fitting.begin(), fitting.end(), [&](const GpuSnapshot* a, const GpuSnapshot* b) {
+    if (most_room) return a->promisable_bytes > b->promisable_bytes;
+    if (fill == Fill::kPack) return a->promisable_bytes < b->promisable_bytes;
+    if (a->tenants != b->tenants) return a->tenants < b->tenants;
+    return a->promisable_bytes > b->promisable_bytes;
+  });
+}
+
+}  // namespace
+
 std::optional<Error> NeverHere(const Request& request, Mode mode, const GpuSnapshot& gpu) {
   if (gpu.Closed() && !gpu.opens_soon) return gpu.closed_error;
   if (const auto it = gpu.forbidden_modes.find(mode); it != gpu.forbidden_modes.end()) {
@@ -151,7 +288,13 @@ std::optional<Error> NeverHere(const Request& request, Mode mode, const GpuSnaps
   return std::nullopt;
 }
 
-}  // namespace
+Share ShareOn(const Request& request, const GpuSnapshot& gpu) {
+  if (!request.mem) return {gpu.uuid, 0, std::nullopt};
+  const uint64_t guaranteed = BytesOf(*request.mem, gpu.UsableBytes());
+  const uint64_t limit = request.mem_limit ? BytesOf(*request.mem_limit, gpu.UsableBytes()) : guaranteed;
+  // A program is never told more than the GPU has.
+  return {gpu.uuid, guaranteed, std::clamp(limit, guaranteed, std::max(guaranteed, gpu.UsableBytes()))};
+}
 
 std::string DescribeRoom(const GpuSnapshot& gpu) {
   const std::string usable = FormatBytes(gpu.UsableBytes());
@@ -175,8 +318,8 @@ std::string DescribeRoom(const GpuSnapshot& gpu) {
   return text + ")";
 }
 
-Decision Admit(const Request& request, const std::vector<GpuSnapshot>& gpus,
-               const std::set<gpu::Uuid>& taken) {
+Decision Admit(const Request& request, const std::vector<GpuSnapshot>& gpus, const std::set<gpu::Uuid>& taken,
+               const Rules& rules) {
   const auto mode = ChooseMode(request);
   if (!mode) return mode.error();
   auto candidates = FindCandidates(request, gpus);
@@ -187,62 +330,50 @@ Decision Admit(const Request& request, const std::vector<GpuSnapshot>& gpus,
     return Error{Code::kDenied, fmt::format("needs {} GPUs, this machine has {}", count, gpus.size()),
                  "ask for fewer"};
   }
-
-  std::optional<Error> never;
-  Candidates possible;
-  for (const GpuSnapshot* gpu : *candidates) {
-    if (auto error = NeverHere(request, *mode, *gpu)) {
-      if (listed) return *error;
-      // Of several reasons the one that more memory on the GPU would mend says most.
-      if (!never || never->code != Code::kDenied) never = error;
-    } else {
-      possible.push_back(gpu);
-    }
-  }
-  if (possible.size() < count) {
-    if (possible.empty() || count == 1) return *never;
-    return Error{never->code,
-                 fmt::format("needs {} GPUs, {} could serve it: {}", count, possible.size(), never->message),
-                 never->hint};
+  auto possible = FindPossible(request, *mode, *candidates, count);
+  if (!possible) return possible.error();
+  for (const Bound& bound : rules.bounds) {
+    if (auto error = BeyondQuota(bound, LeastGuarantee(request, *mode, *possible, count), count))
+      return *std::move(error);
   }
 
   Wait wait;
+  wait.needs = {*mode, count, {}};
+  for (const GpuSnapshot* gpu : *possible) wait.needs.bytes[gpu->uuid] = NeededBytes(request, *gpu);
+  wait.reason = QuotaInUse(request, *mode, *possible, count, rules.bounds);
+  wait.for_quota = !wait.reason.empty();
+  if (wait.for_quota) return wait;
+
   Candidates fitting;
-  for (const GpuSnapshot* gpu : possible) {
-    wait.wants.insert(gpu->uuid);
-    if (auto why = WhyNot(request, *mode, *gpu, taken)) {
-      if (!wait.reason.empty()) wait.reason += "; ";
-      if (possible.size() > 1) wait.reason += fmt::format("GPU {}: ", gpu->index);
-      wait.reason += *why;
+  for (const GpuSnapshot* gpu : *possible) {
+    auto why = WhyNot(request, *mode, *gpu, taken);
+    if (!MayUse(rules.bounds, *gpu, GuaranteeOn(request, *mode, *gpu))) {
+      wait.needs.bytes.erase(gpu->uuid);
+      why = "its owner's quota leaves no room there";
     } else {
-      fitting.push_back(gpu);
+      wait.wants.insert(gpu->uuid);
     }
+    if (!why) {
+      fitting.push_back(gpu);
+      continue;
+    }
+    if (!wait.reason.empty()) wait.reason += "; ";
+    if (possible->size() > 1) wait.reason += fmt::format("GPU {}: ", gpu->index);
+    wait.reason += *why;
   }
-  if (fitting.size() < count) {
+  Order(fitting, request, *mode, rules.fill);
+  Candidates chosen = Choose(fitting, count, request, *mode, rules.bounds);
+  if (chosen.size() < count)
+    chosen =
+        Choose(CheapestForQuotas(fitting, request, *mode, rules.bounds), count, request, *mode, rules.bounds);
+  if (chosen.size() < count) {
     if (count > 1)
-      wait.reason = fmt::format("{} of {} GPUs are free for it: {}", fitting.size(), count, wait.reason);
+      wait.reason = fmt::format("{} of {} GPUs are free for it: {}", chosen.size(), count, wait.reason);
     return wait;
   }
-
-  // A guarantee goes to the fullest GPU that holds it, which keeps large pieces
-  // whole; who has no guarantee lives on what is left, so goes where most is.
-  std::stable_sort(fitting.begin(), fitting.end(), [&](const GpuSnapshot* a, const GpuSnapshot* b) {
-    if (*mode == Mode::kTimeslice && !request.mem) return a->promisable_bytes > b->promisable_bytes;
-    return a->promisable_bytes < b->promisable_bytes;
-  });
-  fitting.resize(count);
-  std::sort(fitting.begin(), fitting.end(), [](const auto* a, const auto* b) { return a->index < b->index; });
-  if (listed) fitting = *candidates;  // in the order that the user wrote
-
-  Placement placement{.mode = *mode, .mode_reason = ModeReason(request, *mode), .shares = {}};
-  for (const GpuSnapshot* gpu : fitting) {
-    placement.shares.push_back(Promise(request, *mode, *gpu));
-    if (*mode == Mode::kExclusive && gpu->unmanaged_bytes > 0) {
-      placement.mode_reason += fmt::format("; but unmanaged processes hold {} of GPU {}",
-                                           FormatBytes(gpu->unmanaged_bytes), gpu->index);
-    }
-  }
-  return placement;
+  std::sort(chosen.begin(), chosen.end(), [](const auto* a, const auto* b) { return a->index < b->index; });
+  if (listed) chosen = *candidates;  // in the order that the user wrote
+  return Place(request, *mode, chosen);
 }
 
 }  // namespace gpumux::core

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// May this tenant start now, and where? A pure function of the request and of
-// a snapshot of the GPUs.
+// May this tenant start now, and where? A pure function of the request, of a
+// snapshot of the GPUs and of the quotas that bind its owner.
 #pragma once
 
 #include <map>
@@ -12,6 +12,7 @@
 
 #include "core/context_cost.h"
 #include "core/promise.h"
+#include "core/quota.h"
 
 namespace gpumux::core {
 
@@ -41,13 +42,33 @@ struct GpuSnapshot {
   bool Closed() const { return !closed_error.message.empty(); }
   // What the GPU could promise if it were empty.
   uint64_t UsableBytes() const { return total_bytes > reserve_bytes ? total_bytes - reserve_bytes : 0; }
+  // What others than tenants hold of them.
+  uint64_t OutsideBytes() const {
+    return unmanaged_bytes + unexplained_bytes < unmanaged_bytes ? UINT64_MAX
+                                                                 : unmanaged_bytes + unexplained_bytes;
+  }
+};
+
+// What a request needs to start, on `gpu_count` of these GPUs.
+struct Needs {
+  Mode mode = Mode::kTimeslice;
+  size_t gpu_count = 1;
+  std::map<gpu::Uuid, uint64_t> bytes;  // by every GPU that may serve it
 };
 
 struct Wait {
   std::string reason;
   // The GPUs that this request may be given once it fits: those behind it in
-  // the queue leave them alone, so that it cannot be overtaken for ever.
+  // the queue leave them alone, so that it cannot be overtaken for ever. None
+  // while it waits for its owner's own tenants to end.
   std::set<gpu::Uuid> wants;
+  bool for_quota = false;
+  Needs needs = {};
+};
+
+struct Rules {
+  Fill fill = Fill::kPack;
+  std::vector<Bound> bounds = {};  // quotas of the request's owner
 };
 
 using Decision = std::variant<Placement, Wait, Error>;
@@ -57,9 +78,16 @@ using Decision = std::variant<Placement, Wait, Error>;
 //
 // Refused for good (Error): kNotFound for a GPU that is not here, kUnsupported
 // for what no mode here keeps, kDenied for what no GPU here could ever promise,
-// for less than a context needs, and for GPUs of another daemon.
-Decision Admit(const Request& request, const std::vector<GpuSnapshot>& gpus,
-               const std::set<gpu::Uuid>& taken);
+// for less than a context needs, for more than a quota allows at all, and for
+// GPUs of another daemon.
+Decision Admit(const Request& request, const std::vector<GpuSnapshot>& gpus, const std::set<gpu::Uuid>& taken,
+               const Rules& rules = {});
+
+// Errors that no waiting mends, on one GPU.
+std::optional<Error> NeverHere(const Request& request, Mode mode, const GpuSnapshot& gpu);
+
+// What a request that shares a GPU is promised there.
+Share ShareOn(const Request& request, const GpuSnapshot& gpu);
 
 // Where the bytes of a GPU are: "7.4 GiB can be promised (61.2 of 139.8 GiB
 // guaranteed, 0.9 GiB held by unmanaged pid 812)".

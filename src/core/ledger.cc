@@ -43,6 +43,18 @@ bool Ledger::AddTenant(const TenantId& id, uint64_t guaranteed_bytes, std::optio
   return true;
 }
 
+bool Ledger::ChangeTenant(const TenantId& id, uint64_t guaranteed_bytes,
+                          std::optional<uint64_t> limit_bytes) {
+  const auto it = tenants_.find(id);
+  if (it == tenants_.end() || (limit_bytes && *limit_bytes < guaranteed_bytes)) return false;
+  Tenant& tenant = it->second;
+  const uint64_t charge = std::max(guaranteed_bytes, tenant.used_bytes);
+  if (Minus(charge, tenant.ChargedBytes()) > PromisableBytes()) return false;
+  tenant.guaranteed_bytes = guaranteed_bytes;
+  tenant.limit_bytes = limit_bytes;
+  return true;
+}
+
 void Ledger::RemoveTenant(const TenantId& id) { tenants_.erase(id); }
 
 bool Ledger::AddProcess(const TenantId& id, ProcessKey process) {

@@ -69,6 +69,10 @@ class Ledger {
   // False, and nothing changes: the id is taken, `guaranteed_bytes` is above
   // what is promisable, or above `limit_bytes`.
   bool AddTenant(const TenantId& id, uint64_t guaranteed_bytes, std::optional<uint64_t> limit_bytes);
+  // A new promise for a tenant. False, and nothing changes: there is none such,
+  // what it needs beyond what is charged to it is not promisable, or the
+  // guarantee is above the limit. A limit below what is used is taken.
+  bool ChangeTenant(const TenantId& id, uint64_t guaranteed_bytes, std::optional<uint64_t> limit_bytes);
   // With all its processes: every byte returns.
   void RemoveTenant(const TenantId& id);
 

@@ -75,6 +75,7 @@ void CheckAgainst(const Ledger& ledger, const Model& model, bool strangers) {
 
 // What the histories met in all: a generator that never fills a GPU proves nothing.
 std::map<Verdict, int> g_verdicts;
+int g_changes = 0;
 
 void RandomHistory() {
   const uint64_t total = *InRange<uint64_t>(64 * kMiB, 160 * kGiB);
@@ -90,7 +91,7 @@ void RandomHistory() {
     const auto key = std::pair(id, process);
     const bool known = model.tenants.contains(id);
     const bool alive = model.processes.contains(key);
-    switch (*rc::gen::element(0, 0, 0, 1, 2, 3, 3, 3, 4, 5, 6, 6, 6, 6, 7, 7, 8, 8, 9, 10)) {
+    switch (*rc::gen::element(0, 0, 0, 1, 2, 3, 3, 3, 4, 5, 6, 6, 6, 6, 7, 7, 8, 8, 9, 10, 11)) {
       case 0:
       case 1: {
         const uint64_t guaranteed = *rc::gen::oneOf(Bytes(total), InRange<uint64_t>(0, total / 3));
@@ -154,6 +155,23 @@ void RandomHistory() {
         }
         break;
       }
+      case 11: {
+        const uint64_t guaranteed = *rc::gen::oneOf(Bytes(total), InRange<uint64_t>(0, total / 3));
+        std::optional<uint64_t> limit;
+        if (*rc::gen::arbitrary<bool>()) limit = *Bytes(total);
+        const uint64_t used = model.Used(id);
+        const uint64_t before = known ? std::max(model.tenants[id].guaranteed, used) : 0;
+        const uint64_t after = std::max(guaranteed, used);
+        const uint64_t taken = model.Taken();
+        const bool room = after <= before || (taken <= total && after - before <= total - taken);
+        const bool fits = known && room && (!limit || *limit >= guaranteed);
+        RC_ASSERT(ledger.ChangeTenant(id, guaranteed, limit) == fits);
+        if (fits) model.tenants[id] = {guaranteed, limit};
+        // From then on it may be above its limit, as if strangers had acted.
+        strangers |= fits && limit && used > *limit;
+        g_changes += fits;
+        break;
+      }
       case 10: {
         const uint64_t unmanaged = *InRange<uint64_t>(0, total);
         const uint64_t unexplained = *InRange<uint64_t>(0, total / 16);
@@ -184,6 +202,7 @@ TEST(LedgerProperty, KeepsItsInvariantInEveryHistory) {
   for (const Verdict verdict : {Verdict::kGranted, Verdict::kLimit, Verdict::kDeviceFull}) {
     EXPECT_GT(g_verdicts[verdict], 300) << "verdict " << static_cast<int>(verdict);
   }
+  EXPECT_GT(g_changes, 300);
 }
 
 }  // namespace

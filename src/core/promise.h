@@ -13,6 +13,7 @@
 
 #include "base/result.h"
 #include "base/units.h"
+#include "core/policy.h"
 #include "gpu/uuid.h"
 
 namespace gpumux::core {
@@ -39,7 +40,18 @@ struct Request {
   std::vector<std::string> gpu_list;    // exactly these: an index, a UUID or the beginning of one
   std::optional<Mode> mode;             // nullopt: auto
   Isolation isolation = Isolation::kFault;
+  std::optional<Fill> fill;  // nullopt: as the policy says
+  // It is stopped after so long.
+  std::optional<std::chrono::nanoseconds> time_limit;
+  // Whose it is, by the system's databases: the policy's quotas go by these.
+  std::string user;
+  std::vector<std::string> groups;
+  int priority = 0;  // by the policy; a higher one goes first
 };
+
+// From the end of a time limit until the bytes are back: SIGTERM, 10 s of grace,
+// SIGKILL, and the driver's own work.
+inline constexpr std::chrono::nanoseconds kEndingTakes = std::chrono::seconds(15);
 
 // A tenant's part of one GPU.
 struct Share {

@@ -5,9 +5,56 @@
 
 namespace gpumux::core {
 
+namespace {
+
+using Time = Forecast::Time;
+
+// What those ahead leave of the GPUs that they wait for.
+class Kept {
+ public:
+  explicit Kept(const Situation& situation)
+      : now_(situation.now),
+        forecast_(situation.gpus, situation.running, situation.now, Forecast::Charge::kAsNow) {}
+
+  void For(const Wait& wait) {
+    const auto start = forecast_.Earliest(wait.needs, not_before_);
+    for (const gpu::Uuid& gpu : wait.wants) {
+      const auto [it, first] = free_until_.try_emplace(gpu, start);
+      if (!first)
+        it->second = start && it->second ? std::optional(std::min(*start, *it->second)) : std::nullopt;
+      // Those behind cannot have it earlier either: so they keep as much for it, and not more.
+      if (start) not_before_[gpu] = std::max(not_before_[gpu], *start);
+    }
+  }
+
+  // The GPUs that `request` must leave alone.
+  std::set<gpu::Uuid> From(const Request& request) const {
+    std::set<gpu::Uuid> taken;
+    for (const auto& [gpu, until] : free_until_) {
+      const bool ends_in_time =
+          request.time_limit && until && now_ + *request.time_limit + kEndingTakes <= *until;
+      if (!ends_in_time) taken.insert(gpu);
+    }
+    return taken;
+  }
+
+ private:
+  Time now_;
+  Forecast forecast_;
+  std::map<gpu::Uuid, std::optional<Time>> free_until_;  // nullopt: not at all
+  std::map<gpu::Uuid, Time> not_before_;
+};
+
+}  // namespace
+
 bool Queue::Push(Request request) {
   if (waiting_.size() >= kMaxWaiting) return false;
-  waiting_.push_back({std::move(request), {}});
+  const auto at = std::find_if(waiting_.begin(), waiting_.end(), [&](const Waiting& other) {
+    return other.request.priority < request.priority;
+  });
+  Waiting waiting;
+  waiting.request = std::move(request);
+  waiting_.insert(at, std::move(waiting));
   return true;
 }
 
@@ -15,13 +62,26 @@ bool Queue::Remove(uint64_t id) {
   return std::erase_if(waiting_, [&](const Waiting& w) { return w.request.id == id; }) > 0;
 }
 
-std::optional<Queue::Outcome> Queue::Next(const std::vector<GpuSnapshot>& gpus) {
-  std::set<gpu::Uuid> taken;
+void Queue::Reorder(const Policy& policy) {
+  for (Waiting& waiting : waiting_)
+    waiting.request.priority = PriorityOf(policy, waiting.request.user, waiting.request.groups);
+  std::sort(waiting_.begin(), waiting_.end(), [](const Waiting& a, const Waiting& b) {
+    return std::pair(-int64_t{a.request.priority}, a.request.id) <
+           std::pair(-int64_t{b.request.priority}, b.request.id);
+  });
+}
+
+std::optional<Queue::Outcome> Queue::Next(const Situation& situation) {
+  Kept kept(situation);
+  const QuotaBook quotas(situation.policy, situation.running);
   for (auto it = waiting_.begin(); it != waiting_.end(); ++it) {
-    Decision decision = Admit(it->request, gpus, taken);
+    const Request& request = it->request;
+    Decision decision = Admit(request, situation.gpus, kept.From(request),
+                              {situation.policy.fill, quotas.BoundsOf(request.user, request.groups)});
     if (Wait* wait = std::get_if<Wait>(&decision)) {
-      it->reason = std::move(wait->reason);
-      taken.merge(wait->wants);
+      it->reason = wait->reason;
+      it->wait = std::move(*wait);
+      kept.For(it->wait);
       continue;
     }
     Outcome outcome{std::move(it->request), Error{}};

@@ -35,6 +35,8 @@ std::vector<RoomWanted> RoomThatWaitersLack(const std::deque<Queue::Waiting>& wa
   std::vector<RoomWanted> lacking;
   std::set<gpu::Uuid> taken;
   for (const Queue::Waiting& each : waiting) {
+    // Bytes do not help who waits for its owner's own tenants.
+    if (each.wait.for_quota) continue;
     const Decision decision = Admit(each.request, gpus, taken);
     if (const auto* wait = std::get_if<Wait>(&decision)) taken.insert(wait->wants.begin(), wait->wants.end());
     const auto* placement = std::get_if<Placement>(&decision);

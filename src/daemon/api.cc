@@ -54,6 +54,13 @@ ApiServer::Response Api::Tenant(const ApiServer::Request& request, const std::st
     if (!stopped) return Failure(stopped.error());
     return {200, report_.Done()};
   }
+  if (request.method == "POST" && action == "set") {
+    if (Status may = MayChange(id, request.peer); !may) return Failure(may.error());
+    const auto change = ParseChange(request.body);
+    if (!change) return Failure(change.error());
+    if (Status set = leases_.Set(id, *change, request.peer.uid); !set) return Failure(set.error());
+    return {200, report_.TenantDetail(id).value_or(report_.Done())};
+  }
   return NoSuchPath(request);
 }
 

@@ -84,7 +84,7 @@ struct Daemon::Parts {
     }
     settings.policy = std::move(*policy);
     LogInfo("the configuration was read again");
-    leases.ScheduleSoon();
+    leases.PolicyChanged();
   }
 
   DaemonSettings settings;

@@ -56,6 +56,8 @@ Result<LeaseRecord> Read(const Json& json) {
           std::chrono::nanoseconds(json.at("admitted_wall_ns").get<int64_t>())));
   record.waited_seconds = json.at("waited_seconds").get<double>();
   record.guard_seen = json.at("guard_seen").get<bool>();
+  // Not in the records of the first release.
+  record.frees_as_it_goes = json.value("frees_as_it_goes", false);
   record.stop_reason = json.at("stop_reason").get<std::string>();
   record.stop_signal = json.at("stop_signal").get<int>();
   if (record.stop_signal < 0 || record.stop_signal > 64) return Fail(Code::kInvalid, "an unknown signal");
@@ -87,6 +89,7 @@ std::string FormatLeaseRecord(const LeaseRecord& record) {
        std::chrono::duration_cast<std::chrono::nanoseconds>(record.admitted_wall.time_since_epoch()).count()},
       {"waited_seconds", record.waited_seconds},
       {"guard_seen", record.guard_seen},
+      {"frees_as_it_goes", record.frees_as_it_goes},
       {"stop_reason", record.stop_reason},
       {"stop_signal", record.stop_signal}};
   if (record.child) json["child"] = Write(*record.child);

@@ -32,6 +32,7 @@ struct LeaseRecord {
   std::chrono::system_clock::time_point admitted_wall{};
   double waited_seconds = 0;
   bool guard_seen = false;
+  bool frees_as_it_goes = false;
   std::string stop_reason;  // empty: it is not being stopped
   int stop_signal = 0;
 };

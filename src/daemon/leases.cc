@@ -14,7 +14,6 @@
 #include "base/units.h"
 #include "daemon/process_tree.h"
 #include "daemon/report.h"
-#include "daemon/usage.h"
 #include "daemon/user_name.h"
 
 namespace gpumux::daemon {
@@ -101,6 +100,7 @@ void Leases::Request(uint64_t session, const ipc::PeerIdentity& peer, RunRequest
   if (IsStranger(peer.uid) && of_user >= kMaxWaitingOfStranger) {
     return turn_away({Code::kDenied, fmt::format("{} requests of yours wait already", of_user), "try later"});
   }
+  if (Status named = NameOwner(peer.uid, request.ask); !named) return turn_away(named.error());
   if (!queue_.Push(request.ask)) {
     return turn_away(
         {Code::kDenied, fmt::format("{} requests wait already", core::Queue::kMaxWaiting), "try later"});
@@ -120,40 +120,6 @@ void Leases::Request(uint64_t session, const ipc::PeerIdentity& peer, RunRequest
   waiters_.emplace(id, std::move(waiter));
   machine_.ClaimFree();
   Schedule();
-}
-
-void Leases::Schedule() {
-  if (queue_.waiting().empty()) return;
-  monitor_.RefreshAll();
-  // Bytes beyond guarantees that nobody uses are there for a new promise.
-  for (size_t i = 0; i < machine_.gpus().size(); ++i) RecallBurst(tenants_, i, *machine_.gpus()[i]);
-  while (auto outcome = queue_.Next(machine_.Snapshot())) {
-    if (const auto* placement = std::get_if<core::Placement>(&outcome->decision)) {
-      Grant(outcome->request.id, *placement);
-    } else {
-      Refuse(outcome->request.id, std::get<Error>(outcome->decision));
-    }
-  }
-  const std::set<uint64_t> awaited = make_room ? make_room(queue_.waiting()) : std::set<uint64_t>();
-  std::vector<std::pair<uint64_t, std::string>> impatient;
-  for (const auto& waiting : queue_.waiting()) {
-    const auto it = waiters_.find(waiting.request.id);
-    if (it != waiters_.end() && !it->second.request.wait && !awaited.contains(waiting.request.id))
-      impatient.emplace_back(waiting.request.id, waiting.reason);
-  }
-  for (const auto& [id, reason] : impatient) {
-    Refuse(id, {Code::kConflict, reason, "wait with --wait or ask for less"});
-  }
-  TellWaiters();
-}
-
-void Leases::ScheduleSoon() {
-  if (schedule_posted_) return;
-  schedule_posted_ = true;
-  loop_.Post([this] {
-    schedule_posted_ = false;
-    Schedule();
-  });
 }
 
 void Leases::Refuse(uint64_t request_id, const Error& error) {
@@ -217,17 +183,22 @@ void Leases::Grant(uint64_t request_id, const core::Placement& placement) {
   waiters_.erase(it);
   Tenant& added = tenants_.Add(std::move(tenant));
   for (const size_t gpu : added.gpus) monitor_.Publish(gpu);
-  if (added.request.time_limit) {
-    added.time_limit = loop_.After(*added.request.time_limit, [this, id = added.id] {
-      (void)Stop(id, StopRequest{}, "its time was over");
-    });
-  }
+  WatchTimeLimit(added);
   events_.Note(About(EventKind::kGranted, added, DescribeGrant(added, machine_), added.uid));
   std::vector<int> locks;
   for (const size_t gpu : added.gpus) locks.push_back(machine_.gpus()[gpu]->claim.get());
   const std::string granted = GrantedJson(added, machine_, settings_.session_socket, settings_.guard_library);
   if (!send_granted(added.session, granted, locks)) HungUp(added.session);
   KillPoint("lease-told");
+}
+
+void Leases::WatchTimeLimit(Tenant& tenant) {
+  tenant.time_limit = {};
+  if (!tenant.request.ask.time_limit) return;
+  const Time left = tenant.admitted + *tenant.request.ask.time_limit - clock_.Now();
+  tenant.time_limit = loop_.After(std::max<Time>(left, Time(0)), [this, id = tenant.id] {
+    (void)Stop(id, StopRequest{}, "its time was over");
+  });
 }
 
 std::optional<unsigned> Leases::Promise(Tenant& tenant) {
@@ -246,21 +217,6 @@ std::optional<unsigned> Leases::Promise(Tenant& tenant) {
     return gpu.device.index;
   }
   return std::nullopt;
-}
-
-void Leases::TellWaiters() {
-  std::vector<uint64_t> gone;
-  for (auto& [id, waiter] : waiters_) {
-    std::string reason;
-    const size_t position = queue_.Position(id);
-    if (position == 0) continue;
-    reason = queue_.waiting()[position - 1].reason;
-    std::string json = QueuedJson(position, reason, tenants_);
-    if (json == waiter.last_sent) continue;
-    waiter.last_sent = json;
-    if (!send_queued(waiter.session, json)) gone.push_back(waiter.session);
-  }
-  for (const uint64_t session : gone) HungUp(session);
 }
 
 Tenant* Leases::OfSession(uint64_t session) {

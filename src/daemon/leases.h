@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "core/change.h"
 #include "core/policy.h"
 #include "core/queue.h"
 #include "daemon/monitor.h"
@@ -75,9 +76,15 @@ class Leases {
   Status Stop(const std::string& id, const StopRequest& request, const std::string& reason,
               std::optional<uid_t> by = {});
 
+  // Changes what was promised to a tenant that runs, on all of its GPUs or on
+  // none. The errors of core::JudgeChange, and kNotFound.
+  Status Set(const std::string& id, const core::Change& change, uid_t by);
+
   // Starts what can start. Whenever bytes came back or a GPU changed.
   void Schedule();
   void ScheduleSoon();
+  // Who waits, waits at the place that it has by the new policy.
+  void PolicyChanged();
   // Ends the tenant if nothing of it is left.
   void CheckEnd(Tenant& tenant);
   // Tenants whose processes run without a guard.
@@ -88,6 +95,16 @@ class Leases {
   bool Idle() const { return waiters_.empty() && tenants_.live().empty(); }
 
  private:
+  // Whose request it is, and what follows for its place. kUnavailable: the user
+  // database does not answer.
+  Status NameOwner(uid_t uid, core::Request& ask) const;
+  core::Running AsRunning(const Tenant& tenant) const;
+  core::Situation SituationNow() const;
+  std::map<gpu::Uuid, std::string> KeptFor(int priority) const;
+  Status Apply(Tenant& tenant, const core::Change& change, std::vector<core::Share> after, uid_t by);
+  Status EnterChange(const Tenant& tenant, const std::vector<core::Share>& before);
+  // Stops the tenant when its time is over.
+  void WatchTimeLimit(Tenant& tenant);
   void Grant(uint64_t request_id, const core::Placement& placement);
   void Refuse(uint64_t request_id, const Error& error);
   // The tenant's row in the store, as it is now.

@@ -255,6 +255,7 @@ void Monitor::FreezeAboveLimit(size_t gpu_index, GpuState& gpu) {
                                 : "below its limit again"));
     }
     tenant->frozen = frozen;
+    tenant->frees_as_it_goes &= frozen || gpu.ledger.AboveLimit(id);
     NotePeak(*tenant, *slot, gpu);
   }
 }

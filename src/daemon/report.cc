@@ -20,6 +20,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr const char* kFreesAsItGoes = "its limit was lowered below its use: frees as it goes";
+constexpr const char* kFoundAbove = "the driver took more for it than was asked for";
 constexpr const char* kNoGuarantee = "no guarantee: whatever is not promised to others";
 
 // Names of processes may be any bytes: never an exception for those.
@@ -74,6 +76,14 @@ void AddShareKeys(Json& json, core::Mode mode) {
     json["share_max_ratio"] = capability.share_max_ratio;
   }
   json["priority"] = "normal";
+}
+
+void AddTimeLimit(Json& json, const core::Request& ask) {
+  json["time_limit_seconds"] = nullptr;
+  if (ask.time_limit)
+    json["time_limit_seconds"] = std::chrono::duration<double>(*ask.time_limit).count();
+  else
+    json["time_limit_seconds_reason"] = "it was started without --time";
 }
 
 Json MembersJson(const Tenant& tenant, const Machine& machine) {
@@ -170,7 +180,9 @@ Json TenantJson(const Tenant& tenant, const Machine& machine) {
                         {"death", capability.neighbour_death},
                         {"load", capability.neighbour_load}};
   json["above_limit"] = tenant.frozen;
+  if (tenant.frozen) json["above_limit_reason"] = tenant.frees_as_it_goes ? kFreesAsItGoes : kFoundAbove;
   json["waited_seconds"] = tenant.waited_seconds;
+  AddTimeLimit(json, tenant.request.ask);
   json["started_at"] = Rfc3339(tenant.admitted_wall);
   json["waiting"] = nullptr;
   const Refusals refusals = CountRefusals(tenant, machine);
@@ -202,7 +214,26 @@ Json TenantJson(const Tenant& tenant, const Machine& machine) {
   return json;
 }
 
-Json WaiterJson(const Waiter& waiter, const core::Queue& queue, Time now) {
+// In whole seconds, rounded up: what is told as "at the latest" stays true.
+std::string AtTheLatest(Time at, const Clock& clock) {
+  const auto wall = clock.WallTime() + std::chrono::duration_cast<std::chrono::system_clock::duration>(
+                                           at - clock.Now() + std::chrono::seconds(1));
+  return Rfc3339(wall);
+}
+
+Json WaitingJson(size_t position, const core::Queue::Waiting& waiting, const Clock& clock) {
+  Json json{{"position", position}, {"reason", waiting.reason}, {"priority", waiting.request.priority}};
+  if (waiting.estimate.at_the_latest) {
+    json["estimated_start_at"] = AtTheLatest(*waiting.estimate.at_the_latest, clock);
+  } else {
+    json["estimated_start_at"] = nullptr;
+    json["estimated_start_at_reason"] =
+        waiting.estimate.why_not.empty() ? "not judged yet" : waiting.estimate.why_not;
+  }
+  return json;
+}
+
+Json WaiterJson(const Waiter& waiter, const core::Queue& queue, const Clock& clock) {
   const core::Request& ask = waiter.request.ask;
   Json json{{"id", waiter.id},         {"name", ask.name},   {"owner", UserName(waiter.uid)},
             {"owner_uid", waiter.uid}, {"state", "waiting"}, {"gpus", Json::array()}};
@@ -228,10 +259,12 @@ Json WaiterJson(const Waiter& waiter, const core::Queue& queue, Time now) {
   json["strict"] = waiter.request.strict;
   json["enforced"] = {
       {"memory", nullptr}, {"memory_reason", "waits"}, {"compute", nullptr}, {"compute_reason", "waits"}};
-  json["waited_seconds"] = std::chrono::duration<double>(now - waiter.since).count();
+  json["waited_seconds"] = std::chrono::duration<double>(clock.Now() - waiter.since).count();
   const size_t position = queue.Position(ask.id);
-  json["waiting"] = {{"position", position},
-                     {"reason", position ? queue.waiting()[position - 1].reason : ""}};
+  AddTimeLimit(json, ask);
+  // Taken out of the queue, and about to be told.
+  static const core::Queue::Waiting kNoMore;
+  json["waiting"] = WaitingJson(position, position ? queue.waiting()[position - 1] : kNoMore, clock);
   json["refusals"] = {{"own_limit", 0}, {"device_full", 0}, {"own_part", 0}, {"last_refused_bytes", 0}};
   json["command"] = waiter.request.command;
   json["cwd"] = waiter.request.cwd;
@@ -286,7 +319,7 @@ std::string Envelope(const char* schema, const Clock& clock, bool simulated, con
 }
 
 Json TenantsJson(const Machine& machine, const Tenants& tenants, const Leases& leases, bool ended_too,
-                 Time now) {
+                 const Clock& clock) {
   Json list = Json::array();
   if (ended_too) {
     for (const auto& tenant : tenants.ended()) list.push_back(TenantJson(*tenant, machine));
@@ -295,7 +328,11 @@ Json TenantsJson(const Machine& machine, const Tenants& tenants, const Leases& l
   for (const auto& [id, tenant] : tenants.live()) live.push_back(tenant.get());
   std::sort(live.begin(), live.end(), [](const auto* a, const auto* b) { return a->admitted < b->admitted; });
   for (const Tenant* tenant : live) list.push_back(TenantJson(*tenant, machine));
-  for (const auto& [id, waiter] : leases.waiters()) list.push_back(WaiterJson(waiter, leases.queue(), now));
+  std::vector<std::pair<size_t, const Waiter*>> waiters;
+  for (const auto& [id, waiter] : leases.waiters())
+    waiters.emplace_back(leases.queue().Position(id), &waiter);
+  std::sort(waiters.begin(), waiters.end());
+  for (const auto& [position, waiter] : waiters) list.push_back(WaiterJson(*waiter, leases.queue(), clock));
   return list;
 }
 
@@ -341,7 +378,8 @@ std::string GrantedJson(const Tenant& tenant, const Machine& machine, const std:
                {"env_prepend", std::move(prepend)}});
 }
 
-std::string QueuedJson(size_t position, const std::string& reason, const Tenants& tenants) {
+std::string QueuedJson(size_t position, const core::Queue::Waiting& waiting, const Tenants& tenants,
+                       const Clock& clock) {
   constexpr size_t kMaxHolders = 64;  // the message is bounded
   Json holders = Json::array();
   for (const auto& [id, tenant] : tenants.live()) {
@@ -350,7 +388,9 @@ std::string QueuedJson(size_t position, const std::string& reason, const Tenants
     for (const core::Share& share : tenant->shares) guaranteed += share.guaranteed_bytes;
     holders.push_back({{"id", id}, {"name", tenant->request.ask.name}, {"mem_guaranteed_bytes", guaranteed}});
   }
-  return Dump({{"position", position}, {"reason", reason}, {"holders", std::move(holders)}});
+  Json json = WaitingJson(position, waiting, clock);
+  json["holders"] = std::move(holders);
+  return Dump(json);
 }
 
 std::string SummaryJson(const Tenant& tenant, const Machine& machine) {
@@ -373,13 +413,13 @@ std::string Report::Status() const {
        {{"pid", ::getpid()}, {"uid", ::getuid()}, {"user", UserName(::getuid())}, {"version", kVersion}}},
       {"driver_version", machine_.nvml_version()},
       {"gpus", std::move(gpus)}};
-  data["tenants"] = TenantsJson(machine_, tenants_, leases_, false, clock_.Now());
+  data["tenants"] = TenantsJson(machine_, tenants_, leases_, false, clock_);
   return Envelope("gpumux.status/1", clock_, machine_.source().simulated, std::move(data));
 }
 
 std::string Report::TenantList(bool ended_too) const {
   return Envelope("gpumux.tenants/1", clock_, machine_.source().simulated,
-                  {{"tenants", TenantsJson(machine_, tenants_, leases_, ended_too, clock_.Now())}});
+                  {{"tenants", TenantsJson(machine_, tenants_, leases_, ended_too, clock_)}});
 }
 
 std::optional<std::string> Report::TenantDetail(const std::string& id) const {
@@ -389,7 +429,7 @@ std::optional<std::string> Report::TenantDetail(const std::string& id) const {
   for (const auto& [request, waiter] : leases_.waiters()) {
     if (waiter.id == id) {
       return Envelope("gpumux.tenant/1", clock_, machine_.source().simulated,
-                      WaiterJson(waiter, leases_.queue(), clock_.Now()));
+                      WaiterJson(waiter, leases_.queue(), clock_));
     }
   }
   return std::nullopt;

@@ -15,7 +15,8 @@ namespace gpumux::daemon {
 
 std::string GrantedJson(const Tenant& tenant, const Machine& machine, const std::string& session_socket,
                         const std::string& guard_library);
-std::string QueuedJson(size_t position, const std::string& reason, const Tenants& tenants);
+std::string QueuedJson(size_t position, const core::Queue::Waiting& waiting, const Tenants& tenants,
+                       const Clock& clock);
 std::string SummaryJson(const Tenant& tenant, const Machine& machine);
 
 // `data` is JSON.

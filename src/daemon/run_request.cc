@@ -149,6 +149,18 @@ Status ReadMode(const Json& object, core::Request& ask) {
   return {};
 }
 
+Status ReadPlace(const Json& object, core::Request& ask) {
+  const auto place = Text(object, "place", 32);
+  if (!place) return tl::unexpected(place.error());
+  if (*place == "pack")
+    ask.fill = core::Fill::kPack;
+  else if (*place == "spread")
+    ask.fill = core::Fill::kSpread;
+  else if (!place->empty())
+    return Bad("place", "must be pack or spread");
+  return {};
+}
+
 Status ReadCommand(const Json& object, RunRequest& request) {
   const Json& command = Member(object, "command");
   if (!command.is_array() || command.empty() || command.size() > kMaxArguments) {
@@ -214,13 +226,14 @@ Result<RunRequest> Read(const Json& json) {
     *flag = *value;
   }
   for (const auto& [field, limit_of] :
-       {std::pair{"wait_seconds", &request.wait_limit}, std::pair{"time_seconds", &request.time_limit}}) {
+       {std::pair{"wait_seconds", &request.wait_limit}, std::pair{"time_seconds", &request.ask.time_limit}}) {
     auto value = Seconds(json, field);
     if (!value) return tl::unexpected(value.error());
     *limit_of = *value;
   }
   if (Status status = ReadGpus(json, request.ask); !status) return tl::unexpected(status.error());
   if (Status status = ReadMode(json, request.ask); !status) return tl::unexpected(status.error());
+  if (Status status = ReadPlace(json, request.ask); !status) return tl::unexpected(status.error());
   if (Status status = ReadCommand(json, request); !status) return tl::unexpected(status.error());
   if (Status status = ReadLabels(json, request); !status) return tl::unexpected(status.error());
   return request;
@@ -260,6 +273,45 @@ Result<StopRequest> ParseStopRequest(std::string_view text) {
   if (!grace) return tl::unexpected(grace.error());
   request.grace = grace->value_or(request.grace);
   return request;
+}
+
+Result<core::Change> ParseChange(std::string_view text) {
+  const auto json = Parse(text);
+  if (!json) return tl::unexpected(json.error());
+  for (const auto& [name, value] : json->items()) {
+    if (name != "mem" && name != "mem_limit" && name != "time_seconds" && name != "as_it_frees")
+      return Bad(Printable(name) ? std::string_view(name).substr(0, 60) : "?", "cannot be set");
+  }
+  core::Change change;
+  const auto mem = Size(*json, "mem"), limit = Size(*json, "mem_limit");
+  if (!mem) return tl::unexpected(mem.error());
+  if (!limit) return tl::unexpected(limit.error());
+  change.mem = *mem;
+  change.mem_limit = *limit;
+  if (*limit && !*mem) return Bad("mem_limit", "needs \"mem\" too");
+  const auto time = Seconds(*json, "time_seconds");
+  if (!time) return tl::unexpected(time.error());
+  change.time_limit = *time;
+  const auto frees = Flag(*json, "as_it_frees", false);
+  if (!frees) return tl::unexpected(frees.error());
+  change.as_it_frees = *frees;
+  if (!change.mem && !change.time_limit)
+    return Fail(Code::kInvalid, "there is nothing to set", "name \"mem\" or \"time_seconds\"");
+  return change;
+}
+
+std::string ChangedText(const RunRequest& request) {
+  const auto size = [](const std::optional<MemorySize>& value) -> Json {
+    if (!value) return nullptr;
+    return value->bytes ? Json{{"bytes", value->bytes}} : Json{{"ratio", value->ratio}};
+  };
+  auto json = Parse(request.text);
+  if (!json) return request.text;
+  (*json)["mem"] = size(request.ask.mem);
+  (*json)["mem_limit"] = size(request.ask.mem_limit);
+  const auto& time = request.ask.time_limit;
+  (*json)["time_seconds"] = time ? Json(std::chrono::duration<double>(*time).count()) : Json(nullptr);
+  return json->dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 Result<RunResume> ParseRunResume(std::string_view text) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "core/change.h"
 #include "core/promise.h"
 
 namespace gpumux::daemon {
@@ -21,7 +22,6 @@ struct RunRequest {
   bool strict = false;
   bool wait = true;
   std::optional<std::chrono::nanoseconds> wait_limit;
-  std::optional<std::chrono::nanoseconds> time_limit;
   std::map<std::string, std::string> labels;
   std::string text;  // as it came
 
@@ -38,6 +38,11 @@ struct StopRequest {
   std::chrono::nanoseconds grace = std::chrono::seconds(10);
 };
 Result<StopRequest> ParseStopRequest(std::string_view json);
+// The body of a change: {"mem":SIZE,"mem_limit":SIZE,"time_seconds":N,"as_it_frees":true},
+// all optional, `mem` or `time_seconds` must be there.
+Result<core::Change> ParseChange(std::string_view json);
+// The request's text as it would be with the memory and the time of `request.ask`.
+std::string ChangedText(const RunRequest& request);
 // {"pid":N} and {"exit_code":N|null,"signal":N|null}.
 Result<int> ParseRunStarted(std::string_view json);
 // {"tenant":ID,"pid":N}.

@@ -39,6 +39,53 @@ TEST(RunRequest, ReadsEveryMember) {
   EXPECT_EQ(request->labels.at("team"), "a");
 }
 
+TEST(RunRequest, SaysWhereAndForHowLong) {
+  json request = Good();
+  EXPECT_FALSE(ParseRunRequest(request.dump())->ask.fill);
+  request["place"] = "spread";
+  request["time_seconds"] = 90;
+  EXPECT_EQ(ParseRunRequest(request.dump())->ask.fill, core::Fill::kSpread);
+  EXPECT_EQ(ParseRunRequest(request.dump())->ask.time_limit, std::chrono::seconds(90));
+  for (const json& wrong : {json("best"), json(1), json::array()}) {
+    request["place"] = wrong;
+    EXPECT_EQ(CodeOf(request), Code::kInvalid) << wrong;
+  }
+}
+
+TEST(Change, ReadsEveryMemberAndRefusesOthers) {
+  const auto change =
+      ParseChange(R"({"mem":{"bytes":10},"mem_limit":{"ratio":0.5},"time_seconds":60,"as_it_frees":true})");
+  ASSERT_TRUE(change) << change.error().message;
+  EXPECT_EQ(change->mem->bytes, 10u);
+  EXPECT_EQ(change->mem_limit->ratio, 0.5);
+  EXPECT_EQ(change->time_limit, std::chrono::minutes(1));
+  EXPECT_TRUE(change->as_it_frees);
+  EXPECT_TRUE(ParseChange(R"({"time_seconds":0.5})"));
+  for (const char* wrong : {"", "[]", "{}", R"({"as_it_frees":true})", R"({"mem_limit":{"bytes":1}})",
+                            R"({"mem":{"bytes":0}})", R"({"mem":{"bytes":-1}})", R"({"mem":{"ratio":2}})",
+                            R"({"time_seconds":-1})", R"({"time_seconds":"1h"})", R"({"time_seconds":1e300})",
+                            R"({"mem":{"bytes":1},"name":"x"})", R"({"mem":{"bytes":1},"as_it_frees":1})"}) {
+    const auto refused = ParseChange(wrong);
+    ASSERT_FALSE(refused) << wrong;
+    EXPECT_EQ(refused.error().code, Code::kInvalid) << wrong;
+  }
+}
+
+TEST(Change, IsInTheTextThatTheStoreKeeps) {
+  auto request = *ParseRunRequest(Good().dump());
+  request.ask.mem = MemorySize{.bytes = 5, .ratio = 0};
+  request.ask.mem_limit = MemorySize{.bytes = 0, .ratio = 0.25};
+  request.ask.time_limit = std::chrono::milliseconds(1500);
+  request.text = ChangedText(request);
+  const auto again = ParseRunRequest(request.text);
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_EQ(again->ask.mem->bytes, 5u);
+  EXPECT_EQ(again->ask.mem_limit->ratio, 0.25);
+  EXPECT_EQ(again->ask.time_limit, std::chrono::milliseconds(1500));
+  EXPECT_EQ(again->ask.name, "serve");
+  EXPECT_EQ(again->labels.at("team"), "a");
+}
+
 TEST(RunRequest, NamesAProgramWithoutAName) {
   json request = Good();
   request["name"] = nullptr;

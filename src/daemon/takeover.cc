@@ -44,6 +44,7 @@ Status Leases::Save(const Tenant& tenant) {
                                                   .admitted_wall = tenant.admitted_wall,
                                                   .waited_seconds = tenant.waited_seconds,
                                                   .guard_seen = tenant.guard_seen,
+                                                  .frees_as_it_goes = tenant.frees_as_it_goes,
                                                   .stop_reason = tenant.stop_reason,
                                                   .stop_signal = tenant.stop_signal}));
 }
@@ -94,10 +95,13 @@ void Leases::TakeOver(const std::string& id, const std::string& text) {
   tenant->peak_bytes = record->peak_bytes;
   tenant->readings_above.resize(tenant->gpus.size());
   tenant->request = std::move(*request);
+  // Its lease is given, whoever the database says it is.
+  (void)NameOwner(tenant->uid, tenant->request.ask);
   tenant->admitted = record->admitted;
   tenant->admitted_wall = record->admitted_wall;
   tenant->waited_seconds = record->waited_seconds;
   tenant->guard_seen = record->guard_seen;
+  tenant->frees_as_it_goes = record->frees_as_it_goes;
   tenant->stop_reason = record->stop_reason;
   tenant->stop_signal = record->stop_signal;
   tenant->state = tenant->child ? TenantState::kRunning : TenantState::kStarting;
@@ -113,11 +117,7 @@ void Leases::TakeOver(const std::string& id, const std::string& text) {
   } else if (added.child) {
     added.child_ended = true;
   }
-  if (added.request.time_limit) {
-    const Time left = added.admitted + *added.request.time_limit - clock_.Now();
-    added.time_limit = loop_.After(std::max<Time>(left, Time(0)),
-                                   [this, id] { (void)Stop(id, StopRequest{}, "its time was over"); });
-  }
+  WatchTimeLimit(added);
   // A stop begins anew: how much of its grace time is over was not worth a row.
   if (!added.stop_reason.empty()) {
     added.state = TenantState::kStopping;

@@ -104,7 +104,8 @@ struct Tenant {
   std::vector<unsigned> readings_above;  // by slot: successive readings above the limit
   std::optional<TenantPages> pages;
   TenantState state = TenantState::kStarting;
-  bool frozen = false;
+  bool frozen = false;                       // above its limit: gets no more
+  bool frees_as_it_goes = false;             // since its limit was lowered, and that was wanted
   bool draining = false;                     // the grace time of a stop is over
   unsigned kills = 0;                        // times that SIGKILL was sent
   std::string not_enforced;                  // why the memory limit is not in force now; empty: nothing seen

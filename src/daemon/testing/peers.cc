@@ -72,8 +72,9 @@ DaemonProcess::DaemonProcess(FakeFigures& figures, Settings settings) {
                           .spec = "H200",
                           .dir = settings.software_dir.empty() ? dir : settings.software_dir,
                           .libraries_dir = "/nowhere"};
-    Daemon daemon({paths, dir + "/libgpumux-guard.so", settings.idle_exit, settings.for_everyone}, source,
-                  nvml, clock);
+    Daemon daemon(
+        {paths, dir + "/libgpumux-guard.so", settings.idle_exit, settings.for_everyone, settings.policy},
+        source, nvml, clock);
     if (Status status = daemon.Start(); !status) return 1;
     daemon.Run();
     return 0;

@@ -15,6 +15,7 @@
 #include <string>
 
 #include "base/shared_memory.h"
+#include "core/policy.h"
 #include "daemon/testing/fake_nvml.h"
 #include "gpumux/abi/session.h"
 #include "ipc/frame.h"
@@ -49,6 +50,7 @@ struct DaemonProcess {
     std::optional<std::chrono::nanoseconds> idle_exit = {};
     bool for_everyone = false;      // other users may connect
     unsigned most_descriptors = 0;  // RLIMIT_NOFILE; 0: as it is
+    core::Policy policy = {};
   };
   DaemonProcess(FakeFigures& figures, Settings settings);
   explicit DaemonProcess(FakeFigures& figures) : DaemonProcess(figures, Settings{}) {}
