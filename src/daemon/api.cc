@@ -27,10 +27,10 @@ ApiServer::Response Api::Answer(const ApiServer::Request& request) {
   const bool get = request.method == "GET";
   if (get && request.path == "/v1/status") {
     monitor_.RefreshAll();
-    return {200, report_.Status()};
+    return {200, report_.Status(request.peer.uid)};
   }
   if (get && request.path == "/v1/version") return {200, report_.Version()};
-  if (get && request.path == "/v1/tenants") return {200, report_.TenantList(request.query == "all=1")};
+  if (get && request.path == "/v1/tenants") return {200, report_.TenantList(request.peer.uid, request.query == "all=1")};
   constexpr std::string_view kTenants = "/v1/tenants/";
   if (request.path.starts_with(kTenants)) return Tenant(request, request.path.substr(kTenants.size()));
   return NoSuchPath(request);
@@ -42,7 +42,7 @@ ApiServer::Response Api::Tenant(const ApiServer::Request& request, const std::st
   const std::string action = slash == std::string::npos ? "" : rest.substr(slash + 1);
   if (request.method == "GET" && action.empty()) {
     monitor_.RefreshAll();
-    if (auto body = report_.TenantDetail(id)) return {200, std::move(*body)};
+    if (auto body = report_.TenantDetail(request.peer.uid, id)) return {200, std::move(*body)};
     return Failure({Code::kNotFound, "there is no tenant of that id", "see them with: gpumux ps"});
   }
   if (request.method == "POST" && action == "stop") {

@@ -318,21 +318,41 @@ std::string Envelope(const char* schema, const Clock& clock, bool simulated, con
   return EnvelopeOf(schema, clock, simulated, Dump(data));
 }
 
-Json TenantsJson(const Machine& machine, const Tenants& tenants, const Leases& leases, bool ended_too,
-                 const Clock& clock) {
+// What another user has no business to know goes; its name, sizes and state stay.
+Json ForViewer(Json tenant, uid_t viewer, uid_t owner) {
+  if (!IsStranger(viewer) || viewer == owner) return tenant;
+  constexpr const char* kWhy = "its owner and root see it";
+  // An argument may be a password: the program's name alone, without its folder.
+  const std::string command = tenant["command"].get<std::string>();
+  const std::string program = command.substr(0, command.find(' '));
+  tenant["command"] = program.substr(program.rfind('/') + 1);
+  tenant["command_reason"] = kWhy;
+  tenant["cwd"] = nullptr;
+  tenant["cwd_reason"] = kWhy;
+  tenant["labels"] = nullptr;
+  tenant["labels_reason"] = kWhy;
+  return tenant;
+}
+
+Json TenantsJson(uid_t viewer, const Machine& machine, const Tenants& tenants, const Leases& leases,
+                 bool ended_too, const Clock& clock) {
   Json list = Json::array();
+  const auto add = [&](const Tenant& tenant) {
+    list.push_back(ForViewer(TenantJson(tenant, machine), viewer, tenant.uid));
+  };
   if (ended_too) {
-    for (const auto& tenant : tenants.ended()) list.push_back(TenantJson(*tenant, machine));
+    for (const auto& tenant : tenants.ended()) add(*tenant);
   }
   std::vector<const Tenant*> live;
   for (const auto& [id, tenant] : tenants.live()) live.push_back(tenant.get());
   std::sort(live.begin(), live.end(), [](const auto* a, const auto* b) { return a->admitted < b->admitted; });
-  for (const Tenant* tenant : live) list.push_back(TenantJson(*tenant, machine));
+  for (const Tenant* tenant : live) add(*tenant);
   std::vector<std::pair<size_t, const Waiter*>> waiters;
   for (const auto& [id, waiter] : leases.waiters())
     waiters.emplace_back(leases.queue().Position(id), &waiter);
   std::sort(waiters.begin(), waiters.end());
-  for (const auto& [position, waiter] : waiters) list.push_back(WaiterJson(*waiter, leases.queue(), clock));
+  for (const auto& [position, waiter] : waiters)
+    list.push_back(ForViewer(WaiterJson(*waiter, leases.queue(), clock), viewer, waiter->uid));
   return list;
 }
 
@@ -405,7 +425,7 @@ std::string SummaryJson(const Tenant& tenant, const Machine& machine) {
   return text;
 }
 
-std::string Report::Status() const {
+std::string Report::Status(uid_t viewer) const {
   Json gpus = Json::array();
   for (const auto& gpu : machine_.gpus()) gpus.push_back(GpuJson(*gpu, tenants_, machine_));
   Json data{
@@ -413,24 +433,23 @@ std::string Report::Status() const {
        {{"pid", ::getpid()}, {"uid", ::getuid()}, {"user", UserName(::getuid())}, {"version", kVersion}}},
       {"driver_version", machine_.nvml_version()},
       {"gpus", std::move(gpus)}};
-  data["tenants"] = TenantsJson(machine_, tenants_, leases_, false, clock_);
+  data["tenants"] = TenantsJson(viewer, machine_, tenants_, leases_, false, clock_);
   return Envelope("gpumux.status/1", clock_, machine_.source().simulated, std::move(data));
 }
 
-std::string Report::TenantList(bool ended_too) const {
+std::string Report::TenantList(uid_t viewer, bool ended_too) const {
   return Envelope("gpumux.tenants/1", clock_, machine_.source().simulated,
-                  {{"tenants", TenantsJson(machine_, tenants_, leases_, ended_too, clock_)}});
+                  {{"tenants", TenantsJson(viewer, machine_, tenants_, leases_, ended_too, clock_)}});
 }
 
-std::optional<std::string> Report::TenantDetail(const std::string& id) const {
-  if (const Tenant* tenant = tenants_.FindAny(id)) {
-    return Envelope("gpumux.tenant/1", clock_, machine_.source().simulated, TenantJson(*tenant, machine_));
-  }
+std::optional<std::string> Report::TenantDetail(uid_t viewer, const std::string& id) const {
+  const auto body = [&](Json tenant, uid_t owner) {
+    return Envelope("gpumux.tenant/1", clock_, machine_.source().simulated,
+                    ForViewer(std::move(tenant), viewer, owner));
+  };
+  if (const Tenant* tenant = tenants_.FindAny(id)) return body(TenantJson(*tenant, machine_), tenant->uid);
   for (const auto& [request, waiter] : leases_.waiters()) {
-    if (waiter.id == id) {
-      return Envelope("gpumux.tenant/1", clock_, machine_.source().simulated,
-                      WaiterJson(waiter, leases_.queue(), clock_));
-    }
+    if (waiter.id == id) return body(WaiterJson(waiter, leases_.queue(), clock_), waiter.uid);
   }
   return std::nullopt;
 }

@@ -28,10 +28,12 @@ class Report {
   Report(const Machine& machine, const Tenants& tenants, const Leases& leases, const Clock& clock)
       : machine_(machine), tenants_(tenants), leases_(leases), clock_(clock) {}
 
-  std::string Status() const;
-  std::string TenantList(bool ended_too) const;
+  // `viewer` is who asks. Of other users' tenants only root and the daemon's
+  // user see how they were called, where, and their labels.
+  std::string Status(uid_t viewer) const;
+  std::string TenantList(uid_t viewer, bool ended_too) const;
   // Nullopt: no such tenant.
-  std::optional<std::string> TenantDetail(const std::string& id) const;
+  std::optional<std::string> TenantDetail(uid_t viewer, const std::string& id) const;
   std::string Version() const;
   std::string Done() const;
   static std::string ErrorBody(const Error& error);
