@@ -5,17 +5,18 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <string_view>
+#include <cstring>
 
 namespace gpumux {
 
+// The C library alone: the keeper has no other.
 void KillPoint(const char* name) {
   static const char* const at = std::getenv("GPUMUX_KILL_AT");
   if (!at) return;
-  const std::string_view text(at);
-  const size_t split = text.find('@');
-  if (split == std::string_view::npos || text.substr(0, split) != name) return;
-  if (::unlink(at + split + 1) == 0) ::kill(::getpid(), SIGKILL);
+  const char* split = std::strchr(at, '@');
+  const size_t length = std::strlen(name);
+  if (!split || static_cast<size_t>(split - at) != length || std::memcmp(at, name, length) != 0) return;
+  if (::unlink(split + 1) == 0) ::kill(::getpid(), SIGKILL);
 }
 
 }  // namespace gpumux

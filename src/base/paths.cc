@@ -29,13 +29,17 @@ RuntimePaths PathsIn(const std::string& dir) {
           .log = dir + "/gpumuxd.log",
           .store = dir + "/leases.db",
           .audit = dir + "/audit.log",
+          .keeper_socket = dir + "/keeper.sock",
           .lock = dir + "/gpumuxd.lock"};
 }
 
 RuntimePaths MachinePaths() { return PathsIn("/run/gpumux"); }
 
-Status EnsurePrivateDir(const std::string& path) {
-  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
+namespace {
+
+// `denied`: bits of the mode that a folder which was there already may not have.
+Status EnsureDir(const std::string& path, mode_t mode, mode_t denied) {
+  if (::mkdir(path.c_str(), mode) != 0 && errno != EEXIST) {
     return Fail(Code::kUnavailable,
                 fmt::format("cannot create the folder {}: {}", path, std::strerror(errno)),
                 "set GPUMUX_RUNTIME_DIR to a folder of your own");
@@ -55,13 +59,19 @@ Status EnsurePrivateDir(const std::string& path) {
     return Fail(Code::kDenied, fmt::format("the folder {} belongs to uid {}, not to you", path, info.st_uid),
                 "remove it, or set GPUMUX_RUNTIME_DIR to a folder of your own");
   }
-  if ((info.st_mode & 0077) != 0) {
+  if ((info.st_mode & denied) != 0) {
     return Fail(Code::kDenied,
-                fmt::format("others may enter the folder {} (mode {:04o})", path, info.st_mode & 07777),
-                fmt::format("chmod 700 {}", path));
+                fmt::format("others may {} the folder {} (mode {:04o})",
+                            (denied & 0055) != 0 ? "enter" : "write to", path, info.st_mode & 07777),
+                fmt::format("chmod {:o} {}", mode, path));
   }
   return {};
 }
+
+}  // namespace
+
+Status EnsurePrivateDir(const std::string& path) { return EnsureDir(path, 0700, 0077); }
+Status EnsureMachineDir(const std::string& path) { return EnsureDir(path, 0755, 0022); }
 
 Result<std::string> FindRuntimeDir() {
   std::string dir = Environment("GPUMUX_RUNTIME_DIR");

@@ -16,9 +16,10 @@ struct RuntimePaths {
   std::string session_socket;  // SOCK_SEQPACKET: tenants
   std::string api_socket;      // HTTP over SOCK_STREAM: commands
   std::string log;
-  std::string store;  // leases, for the daemon's successor
-  std::string audit;  // every change, for whoever looks after the machine
-  std::string lock;   // held (flock) by the daemon as long as it runs
+  std::string store;          // leases, for the daemon's successor
+  std::string audit;          // every change, for whoever looks after the machine
+  std::string keeper_socket;  // SOCK_SEQPACKET: the keeper, for this daemon and the next
+  std::string lock;           // held (flock) by the daemon as long as it runs
 };
 
 // The user's own. Creates the folders with mode 0700 where they are missing and
@@ -32,6 +33,10 @@ Result<std::string> FindRuntimeDir();
 
 // Creates `path` (one level) with mode 0700, or checks it as above.
 Status EnsurePrivateDir(const std::string& path);
+
+// The same for the machine's daemon, with mode 0755: everybody may enter, nobody
+// else may write.
+Status EnsureMachineDir(const std::string& path);
 
 // The daemon of the whole machine; nothing is created or checked here.
 RuntimePaths MachinePaths();

@@ -27,7 +27,11 @@ Result<Endpoints> FindEndpoints() {
       endpoints.all.push_back(PathsIn(path.substr(0, slash)));
   }
   endpoints.all.push_back(*own);
-  if (!source->simulated) endpoints.all.push_back(MachinePaths());
+  const char* machine = std::getenv("GPUMUX_SYSTEM_DIR");
+  if (machine && *machine == '/')
+    endpoints.all.push_back(PathsIn(machine));
+  else if (!source->simulated)
+    endpoints.all.push_back(MachinePaths());
   return endpoints;
 }
 

@@ -11,8 +11,8 @@
 namespace gpumux::cli {
 
 // Where a daemon may be, the most fitting first: the one of the tenant that
-// this runs in, the user's own, the machine's (not for the software GPU, whose
-// state is the user's).
+// this runs in, the user's own, the machine's (with the software GPU, whose
+// state is the user's, only where GPUMUX_SYSTEM_DIR names it).
 struct Endpoints {
   gpu::GpuSource source;
   RuntimePaths own;

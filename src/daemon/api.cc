@@ -9,6 +9,8 @@ namespace gpumux::daemon {
 
 namespace {
 
+constexpr Time kFreshForStrangers = std::chrono::milliseconds(100);
+
 ApiServer::Response Failure(const Error& error) { return {HttpStatus(error.code), Report::ErrorBody(error)}; }
 
 ApiServer::Response NoSuchPath(const ApiServer::Request& request) {
@@ -16,6 +18,13 @@ ApiServer::Response NoSuchPath(const ApiServer::Request& request) {
 }
 
 }  // namespace
+
+void Api::Refresh(const ipc::PeerIdentity& peer) {
+  if (IsStranger(peer.uid))
+    monitor_.RefreshAllIfOlder(kFreshForStrangers);
+  else
+    monitor_.RefreshAll();
+}
 
 void Api::Handle(const ApiServer::Request& request, ApiServer::Reply reply) {
   if (request.method == "GET" && request.path == "/v1/events")
@@ -26,11 +35,12 @@ void Api::Handle(const ApiServer::Request& request, ApiServer::Reply reply) {
 ApiServer::Response Api::Answer(const ApiServer::Request& request) {
   const bool get = request.method == "GET";
   if (get && request.path == "/v1/status") {
-    monitor_.RefreshAll();
+    Refresh(request.peer);
     return {200, report_.Status(request.peer.uid)};
   }
   if (get && request.path == "/v1/version") return {200, report_.Version()};
-  if (get && request.path == "/v1/tenants") return {200, report_.TenantList(request.peer.uid, request.query == "all=1")};
+  if (get && request.path == "/v1/tenants")
+    return {200, report_.TenantList(request.peer.uid, request.query == "all=1")};
   constexpr std::string_view kTenants = "/v1/tenants/";
   if (request.path.starts_with(kTenants)) return Tenant(request, request.path.substr(kTenants.size()));
   return NoSuchPath(request);
@@ -41,7 +51,7 @@ ApiServer::Response Api::Tenant(const ApiServer::Request& request, const std::st
   const std::string id = rest.substr(0, slash);
   const std::string action = slash == std::string::npos ? "" : rest.substr(slash + 1);
   if (request.method == "GET" && action.empty()) {
-    monitor_.RefreshAll();
+    Refresh(request.peer);
     if (auto body = report_.TenantDetail(request.peer.uid, id)) return {200, std::move(*body)};
     return Failure({Code::kNotFound, "there is no tenant of that id", "see them with: gpumux ps"});
   }

@@ -4,12 +4,14 @@
 #include <sys/socket.h>
 
 #include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core/basic_stream.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http.hpp>
 #include <map>
 
 #include "base/log.h"
+#include "core/rate_limit.h"
 #include "daemon/event_loop_asio.h"
 #include "daemon/user_name.h"
 
@@ -27,6 +29,9 @@ using Stream = beast::basic_stream<Protocol>;
 // can still look and stop when others do their worst.
 constexpr size_t kMaxOfStrangers = 256;
 constexpr size_t kMaxPerStranger = 32;
+// A dashboard of each of their machines' screens is far below.
+constexpr unsigned kRequestsASecond = 50;
+constexpr unsigned kRequestsAtOnce = 100;
 constexpr auto kAcceptPause = std::chrono::milliseconds(200);
 constexpr uint32_t kMaxHeaderBytes = 8192;
 constexpr uint64_t kMaxBodyBytes = 65536;
@@ -44,8 +49,14 @@ struct ApiServer::Impl {
     size_t all = 0;
   };
 
+  Impl(EventLoop& l, FairTurns& t, const Clock& c, std::function<void(const Request&, Reply)> h)
+      : loop(l), turns(t), clock(c), handle(std::move(h)) {}
+
   EventLoop& loop;
+  FairTurns& turns;
+  const Clock& clock;
   std::function<void(const Request&, Reply)> handle;
+  core::RateLimit of_stranger{kRequestsASecond, kRequestsAtOnce};
   ipc::UnixListener listener;
   EventLoop::Watch watch, accept_again;
   std::shared_ptr<Strangers> strangers = std::make_shared<Strangers>();  // their connections
@@ -63,7 +74,7 @@ struct ApiServer::Impl {
 
 struct ApiServer::Impl::Connection : std::enable_shared_from_this<Connection> {
   Connection(Impl& s, Protocol::socket socket, ipc::PeerIdentity p)
-      : server(s), strangers(s.strangers), stream(std::move(socket)), peer(p) {
+      : server(s), strangers(s.strangers), stream(std::move(socket)), peer(p), delay(s.loop.impl().context) {
     if (!IsStranger(peer.uid)) return;
     ++strangers->all;
     ++strangers->of_uid[peer.uid];
@@ -81,7 +92,7 @@ struct ApiServer::Impl::Connection : std::enable_shared_from_this<Connection> {
     stream.expires_after(kPatience);
     http::async_read(stream, buffer, *parser, [self = shared_from_this()](beast::error_code error, size_t) {
       if (error == http::error::end_of_stream) return;
-      if (!error) return self->Answer();
+      if (!error) return self->WaitForTurn();
       // What arrived is no request, or too large: said so where the peer may still listen.
       if (error.category() == http::make_error_code(http::error::bad_method).category()) {
         self->Write({error == http::error::body_limit || error == http::error::header_limit ? 413 : 400,
@@ -90,6 +101,22 @@ struct ApiServer::Impl::Connection : std::enable_shared_from_this<Connection> {
                     11, false);
       }
     });
+  }
+
+  void WaitForTurn() {
+    const auto wait = IsStranger(peer.uid) ? server.of_stranger.Wait(peer.uid, server.clock.Now())
+                                           : std::chrono::nanoseconds(0);
+    if (wait.count() == 0) return TakeTurn();
+    stream.expires_never();
+    delay.expires_after(wait);
+    delay.async_wait([self = shared_from_this()](beast::error_code error) {
+      if (!error) self->TakeTurn();
+    });
+  }
+
+  void TakeTurn() {
+    if (server.turns.Take(peer.uid)) return Answer();
+    server.turns.Later(peer.uid, [self = shared_from_this()] { self->Answer(); });
   }
 
   void Answer() {
@@ -132,6 +159,7 @@ struct ApiServer::Impl::Connection : std::enable_shared_from_this<Connection> {
   beast::flat_buffer buffer{kMaxHeaderBytes + kMaxBodyBytes};
   std::optional<http::request_parser<http::string_body>> parser;
   http::response<http::string_body> response;
+  asio::steady_timer delay;
 };
 
 void ApiServer::Impl::Accept() {
@@ -156,16 +184,14 @@ void ApiServer::Impl::Accept() {
   }
 }
 
-ApiServer::ApiServer(EventLoop& loop, std::function<void(const Request&, Reply)> handle)
-    : impl_(new Impl{loop, std::move(handle), {}, {}, {}}) {}
+ApiServer::ApiServer(EventLoop& loop, FairTurns& turns, const Clock& clock,
+                     std::function<void(const Request&, Reply)> handle)
+    : impl_(std::make_unique<Impl>(loop, turns, clock, std::move(handle))) {}
 ApiServer::~ApiServer() = default;
 
-Status ApiServer::Listen(const std::string& path, mode_t mode) {
-  auto listener = ipc::UnixListener::Listen(path, SOCK_STREAM, mode);
-  if (!listener) return tl::unexpected(listener.error());
-  impl_->listener = std::move(*listener);
+void ApiServer::Listen(ipc::UnixListener listener) {
+  impl_->listener = std::move(listener);
   impl_->StartAccepting();
-  return {};
 }
 
 }  // namespace gpumux::daemon

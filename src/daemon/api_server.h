@@ -5,14 +5,17 @@
 #include <memory>
 #include <string>
 
+#include "base/clock.h"
 #include "base/result.h"
 #include "daemon/event_loop.h"
+#include "daemon/fair_turns.h"
 #include "ipc/seqpacket.h"
 
 namespace gpumux::daemon {
 
 // HTTP/1.1 on the API's Unix socket. Every connection's peer is known from the
-// kernel; sizes, times and the number of connections are bounded.
+// kernel; sizes, times and the number of connections are bounded, and a user who
+// is not the daemon's is answered so many requests a second.
 class ApiServer {
  public:
   struct Request {
@@ -30,10 +33,10 @@ class ApiServer {
   // Once, now or later, and from the loop's thread.
   using Reply = std::function<void(Response)>;
 
-  ApiServer(EventLoop& loop, std::function<void(const Request&, Reply)> handle);
+  ApiServer(EventLoop& loop, FairTurns& turns, const Clock& clock,
+            std::function<void(const Request&, Reply)> handle);
   ~ApiServer();
-  // Errors as UnixListener::Listen.
-  Status Listen(const std::string& path, mode_t mode);
+  void Listen(ipc::UnixListener listener);
 
  private:
   struct Impl;

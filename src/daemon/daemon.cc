@@ -3,12 +3,18 @@
 
 #include <fmt/format.h>
 #include <signal.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
 
 #include "base/log.h"
 #include "base/units.h"
 #include "daemon/api.h"
 #include "daemon/events.h"
+#include "daemon/kept.h"
 #include "daemon/process_tree.h"
 #include "daemon/sessions.h"
 
@@ -31,11 +37,13 @@ struct Daemon::Parts {
         leases(machine, tenants, monitor, events, loop, clock,
                {settings.paths.session_socket, settings.guard_library, settings.paths.store},
                settings.policy),
-        sessions(machine, tenants, monitor, reaper, desk, reclaim, leases, loop, clock),
+        keeper(loop, clock, settings.paths.keeper_socket, settings.keeper_program),
+        turns(loop),
+        sessions(machine, tenants, monitor, reaper, desk, reclaim, leases, turns, loop, clock),
         report(machine, tenants, leases, clock),
         events_api(events, machine, loop, clock),
         api(report, tenants, leases, monitor, events_api),
-        api_server(loop, [this](const ApiServer::Request& request, ApiServer::Reply reply) {
+        api_server(loop, turns, clock, [this](const ApiServer::Request& request, ApiServer::Reply reply) {
           api.Handle(request, std::move(reply));
         }) {
     monitor.adopt = [this](Tenant& tenant, const ProcessName& process) {
@@ -50,6 +58,7 @@ struct Daemon::Parts {
     };
     leases.make_room = [this](const auto& waiting) { return reclaim.MakeRoomFor(waiting); };
     reclaim.allocating = [this](core::ProcessKey process) { return desk.Waits(process); };
+    leases.on_process = keeper.on_lost = [this] { keeper.Hold(WhatToKeep(machine, tenants)); };
     reaper.on_returned = [this](Tenant& tenant) {
       leases.CheckEnd(tenant);
       leases.ScheduleSoon();
@@ -64,6 +73,7 @@ struct Daemon::Parts {
     leases.Schedule();
     sessions.DropSilent();
     events.Tick();
+    keeper.Hold(WhatToKeep(machine, tenants));
     if (!leases.Idle())
       idle_since.reset();
     else if (!idle_since)
@@ -71,8 +81,40 @@ struct Daemon::Parts {
     if (settings.idle_exit && idle_since && clock.Now() - *idle_since >= *settings.idle_exit) {
       events.Note({.kind = EventKind::kDaemonStopped,
                    .text = fmt::format("no tenant for {}: leaving", FormatDuration(*settings.idle_exit))});
-      loop.Stop();
+      Leave();
     }
+    TellState();
+  }
+
+  void Leave() {
+    settings.service.Notify("STOPPING=1");
+    loop.Stop();
+  }
+
+  // What `systemctl status` shows.
+  void TellState() {
+    const std::string state = fmt::format("STATUS={} GPU(s), {} tenant(s), {} waiting", machine.gpus().size(),
+                                          tenants.live().size(), leases.waiters().size());
+    if (state == told_state) return;
+    told_state = state;
+    settings.service.Notify(state);
+  }
+
+  // The socket that the service manager opened, or one of our own.
+  Result<ipc::UnixListener> Listener(const char* name, const std::string& path, int type) {
+    auto passed = settings.service.TakeSocket(name, type);
+    if (!passed) return tl::unexpected(passed.error());
+    if (passed->valid()) return ipc::UnixListener::Adopt(std::move(*passed));
+    const mode_t mode = !settings.for_everyone ? 0600 : settings.socket_group ? 0660 : 0666;
+    auto listener = ipc::UnixListener::Listen(path, type, settings.socket_group ? 0600 : mode);
+    if (!listener || !settings.socket_group) return listener;
+    // In this order: no moment at which another group has the rights.
+    if (::chown(path.c_str(), static_cast<uid_t>(-1), *settings.socket_group) != 0 ||
+        ::chmod(path.c_str(), mode) != 0) {
+      return Fail(Code::kUnavailable, fmt::format("cannot give {} to group {}: {}", path,
+                                                  *settings.socket_group, std::strerror(errno)));
+    }
+    return listener;
   }
 
   void Reload() {
@@ -98,13 +140,16 @@ struct Daemon::Parts {
   CreditDesk desk;
   Reclaim reclaim;
   Leases leases;
+  KeeperLink keeper;
+  FairTurns turns;
   Sessions sessions;
   Report report;
   EventsApi events_api;
   Api api;
   ApiServer api_server;
-  EventLoop::Watch tick, signals, reload;
+  EventLoop::Watch tick, signals, reload, watchdog;
   std::optional<Time> idle_since;
+  std::string told_state;
 };
 
 Daemon::Daemon(DaemonSettings settings, gpu::GpuSource source, gpu::Nvml& nvml, const Clock& clock)
@@ -114,22 +159,30 @@ Daemon::~Daemon() = default;
 
 Status Daemon::Start() {
   Parts& parts = *parts_;
-  parts.machine.Start();
+  parts.machine.Start(parts.keeper.Take());
   parts.leases.TakeOver();
+  parts.keeper.Hold(WhatToKeep(parts.machine, parts.tenants));
   parts.monitor.RefreshAll();
-  const mode_t mode = parts.settings.for_everyone ? 0666 : 0600;
+  auto api = parts.Listener("api", parts.settings.paths.api_socket, SOCK_STREAM);
+  if (!api) return tl::unexpected(api.error());
+  auto sessions = parts.Listener("session", parts.settings.paths.session_socket, SOCK_SEQPACKET);
+  if (!sessions) return tl::unexpected(sessions.error());
   // The API first: who waits for the session socket finds both.
-  if (Status status = parts.api_server.Listen(parts.settings.paths.api_socket, mode); !status) return status;
-  if (Status status = parts.sessions.Listen(parts.settings.paths.session_socket, mode); !status)
-    return status;
+  parts.api_server.Listen(std::move(*api));
+  parts.sessions.Listen(std::move(*sessions));
   parts.tick = parts.loop.Every(kTick, [&parts] { parts.Tick(); });
   parts.signals = parts.loop.OnSignals({SIGTERM, SIGINT}, [&parts](int signal) {
     parts.events.Note({.kind = EventKind::kDaemonStopped,
                        .text = fmt::format("signal {}: leaving; {} tenant(s) go on with their limits", signal,
                                            parts.tenants.live().size())});
-    parts.loop.Stop();
+    parts.Leave();
   });
   parts.reload = parts.loop.OnSignals({SIGHUP}, [&parts](int) { parts.Reload(); });
+  // From the loop, twice in the time: a loop that hangs says nothing.
+  if (const auto period = parts.settings.service.watchdog())
+    parts.watchdog = parts.loop.Every(*period / 2, [&parts] { parts.settings.service.Notify("WATCHDOG=1"); });
+  parts.settings.service.Notify("READY=1");
+  parts.TellState();
   parts.events.Note(
       {.kind = EventKind::kDaemonStarted,
        .text = fmt::format("ready: pid {}, {} GPU(s){}, {}", ::getpid(), parts.machine.gpus().size(),

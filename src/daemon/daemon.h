@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <sys/types.h>
+
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -10,6 +12,7 @@
 #include "base/clock.h"
 #include "base/paths.h"
 #include "core/policy.h"
+#include "daemon/service_manager.h"
 #include "gpu/nvml.h"
 
 namespace gpumux::daemon {
@@ -17,12 +20,17 @@ namespace gpumux::daemon {
 struct DaemonSettings {
   RuntimePaths paths;
   std::string guard_library;
+  std::string keeper_program;  // empty: no keeper
   // Leave when there has been no tenant and no request for this long.
-  std::optional<std::chrono::nanoseconds> idle_exit;
+  std::optional<std::chrono::nanoseconds> idle_exit = {};
   bool for_everyone = false;  // the machine's daemon: other users may connect
   core::Policy policy = {};
   // At SIGHUP: what holds from then on. An error leaves all as it was. May be empty.
   std::function<Result<core::Policy>()> reload = {};
+  // Of whom that is so: its members, or everybody. Sockets that the service
+  // manager passed have the rights that it gave them.
+  std::optional<gid_t> socket_group = {};
+  ServiceManager service = {};
 };
 
 // All parts of gpumuxd, wired together on one loop.

@@ -15,9 +15,10 @@ namespace gpumux::daemon {
 
 // A GPU's ledger has one owner on the machine: whoever listens on the abstract
 // socket of its UUID. The kernel frees the name when the last descriptor is
-// closed, so nothing stale can stay; each `run` holds a duplicate, so the name
+// closed, so nothing stale can stay; the keeper holds a duplicate, so the name
 // stays taken as long as any tenant lives, even if its daemon is gone. It needs
-// no rights, which also means that any user can take the name of any GPU.
+// no rights, which also means that any user can take the name of a GPU that no
+// daemon has: a machine's daemon runs from boot on.
 //
 // Abstract names are one set per network namespace: daemons in different ones
 // do not see each other.

@@ -185,8 +185,12 @@ void Leases::Grant(uint64_t request_id, const core::Placement& placement) {
   for (const size_t gpu : added.gpus) monitor_.Publish(gpu);
   WatchTimeLimit(added);
   events_.Note(About(EventKind::kGranted, added, DescribeGrant(added, machine_), added.uid));
+  // Not to another user's `run`: who has the socket can shut it down, or keep
+  // the GPU's name when all is over. The keeper has it for those.
   std::vector<int> locks;
-  for (const size_t gpu : added.gpus) locks.push_back(machine_.gpus()[gpu]->claim.get());
+  if (!IsStranger(added.uid))
+    for (const size_t gpu : added.gpus) locks.push_back(machine_.gpus()[gpu]->claim.get());
+  if (on_process) on_process();
   const std::string granted = GrantedJson(added, machine_, settings_.session_socket, settings_.guard_library);
   if (!send_granted(added.session, granted, locks)) HungUp(added.session);
   KillPoint("lease-told");
@@ -242,6 +246,7 @@ void Leases::Started(uint64_t session, pid_t pid) {
   KillPoint("program-started");
   tenant->child = ProcessName{pid, stat->start_time};
   WatchChild(*tenant, std::move(*pidfd));
+  if (on_process) on_process();
   if (Status saved = Save(*tenant); !saved) LogError("tenant {}: {}", tenant->id, saved.error().ToString());
   // Stopped before it started.
   if (tenant->state == TenantState::kStopping) Signal(*tenant, tenant->draining ? SIGKILL : SIGTERM);

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/log.h"
 #include "modes/sharing_mode.h"
 
@@ -59,7 +61,7 @@ Machine::Machine(gpu::GpuSource source, gpu::Nvml& nvml, EventLoop& loop, EventL
                  std::string api_path)
     : source_(std::move(source)), nvml_(nvml), loop_(loop), events_(events), api_path_(std::move(api_path)) {}
 
-void Machine::Start() {
+void Machine::Start(std::vector<UniqueFd> kept) {
   for (const gpu::Device& device : nvml_.Devices()) {
     const auto memory = nvml_.Memory(device.uuid);
     auto gpu = std::make_unique<GpuState>(device, memory.value_or(gpu::DeviceMemory{}),
@@ -72,7 +74,14 @@ void Machine::Start() {
            .gpus = {device.uuid}});
     }
     gpu->compute_mode = nvml_.Mode(device.uuid).value_or(gpu::ComputeMode::kUnknown);
-    Claim(*gpu);
+    const std::string name = OwnershipName(source_, device.uuid);
+    const auto ours = std::find_if(kept.begin(), kept.end(), [&](const UniqueFd& socket) {
+      return socket && IsClaimOf(socket.get(), name);
+    });
+    if (ours != kept.end())
+      Own(*gpu, std::move(*ours));
+    else
+      Claim(*gpu);
     gpus_.push_back(std::move(gpu));
   }
 }

@@ -45,8 +45,9 @@ class Machine {
   // `nvml` must outlive it.
   Machine(gpu::GpuSource source, gpu::Nvml& nvml, EventLoop& loop, EventLog& events, std::string api_path);
 
-  // Reads every GPU once and claims it. A GPU that cannot be read is there and closed.
-  void Start();
+  // Reads every GPU once and claims it, or takes one of the sockets that an
+  // earlier daemon had. A GPU that cannot be read is there and closed.
+  void Start(std::vector<UniqueFd> kept = {});
   // Tries again for GPUs that were someone else's.
   void ClaimFree();
   // A `run` hands over the socket that it holds of one of our GPUs. Anything else

@@ -2,6 +2,7 @@
 //
 // gpumuxd: owns the ledgers of this machine's GPUs and keeps every promise.
 #include <fcntl.h>
+#include <grp.h>
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/resource.h>
@@ -11,6 +12,7 @@
 #include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <iostream>
 
@@ -25,8 +27,11 @@
 namespace gpumux::daemon {
 namespace {
 
+constexpr char kSocketGroup[] = "gpumux";
+
 struct Options {
   bool foreground = false;
+  bool system = false;
   double idle_exit_seconds = 0;
   bool on_demand = false;
   std::string runtime_dir;
@@ -48,9 +53,27 @@ void RaiseDescriptorLimit() {
 }
 
 Result<RuntimePaths> FindPaths(const Options& options, bool simulated) {
+  if (options.system) {
+    if (::getuid() != 0)
+      return Fail(Code::kDenied, "--system is for root", "without it gpumuxd serves your own user");
+    RuntimePaths paths = options.runtime_dir.empty() ? MachinePaths() : PathsIn(options.runtime_dir);
+    if (Status status = EnsureMachineDir(paths.dir); !status) return tl::unexpected(status.error());
+    // systemd's LogsDirectory=: what outlives a boot, unlike all else.
+    if (const char* logs = std::getenv("LOGS_DIRECTORY"); logs && *logs == '/')
+      paths.audit = std::string(logs) + "/audit.log";
+    return paths;
+  }
   if (options.runtime_dir.empty()) return FindRuntimePaths(simulated);
   if (Status status = EnsurePrivateDir(options.runtime_dir); !status) return tl::unexpected(status.error());
   return PathsIn(options.runtime_dir);
+}
+
+// Who may use the machine's daemon: the members of the group, or of root's where there is none.
+gid_t SocketGroup() {
+  if (const group* found = ::getgrnam(kSocketGroup)) return found->gr_gid;
+  LogWarning("there is no group '{}': nobody but root can use this daemon (see packaging/README.md)",
+             kSocketGroup);
+  return 0;
 }
 
 // Held until the process ends, however it ends.
@@ -66,6 +89,8 @@ Result<UniqueFd> TakeLock(const std::string& path) {
 int Run(const Options& options) {
   RaiseDescriptorLimit();
   ::signal(SIGPIPE, SIG_IGN);
+  // First: files that this process opens must not take the numbers of its sockets.
+  ServiceManager service = ServiceManager::FromEnvironment();
   const auto source = gpu::FindGpuSource();
   if (!source) return Complain(source.error());
   const auto paths = FindPaths(options, source->simulated);
@@ -81,8 +106,11 @@ int Run(const Options& options) {
   settings.paths = *paths;
   const auto exe = ExecutableDir();
   if (!exe) return Complain(exe.error());
+  settings.keeper_program = *exe + "/gpumux-keeper";
   settings.guard_library = exe->substr(0, exe->find_last_of('/')) + "/lib/gpumux/libgpumux-guard.so";
-  settings.for_everyone = paths->dir == MachinePaths().dir && ::getuid() == 0;
+  settings.for_everyone = options.system;
+  if (options.system && !service.has_sockets()) settings.socket_group = SocketGroup();
+  settings.service = std::move(service);
   if (Status status = Configure(settings, options.on_demand); !status) return Complain(status.error());
   if (options.idle_exit_seconds > 0) {
     settings.idle_exit = std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -102,6 +130,7 @@ int main(int argc, char** argv) {
   gpumux::daemon::Options options;
   CLI::App app("gpumuxd: lets several programs share the GPUs of this machine, each within its promise");
   app.add_flag("--foreground", options.foreground, "log to stderr instead of gpumuxd.log");
+  app.add_flag("--system", options.system, "serve every user of the machine, in /run/gpumux (root alone)");
   app.add_option("--idle-exit", options.idle_exit_seconds, "leave after so many seconds without a tenant")
       ->check(CLI::Range(0.0, 1e9));
   app.add_flag(

@@ -159,6 +159,10 @@ void Monitor::RefreshAll() {
   for (size_t i = 0; i < machine_.gpus().size(); ++i) Refresh(i);
 }
 
+void Monitor::RefreshAllIfOlder(Time age) {
+  for (size_t i = 0; i < machine_.gpus().size(); ++i) RefreshIfOlder(i, age);
+}
+
 // What the driver took beyond what was reserved is in use, so it is granted
 // afterwards. Who lies about it can claim what NVML shows of it, and its limit.
 void Monitor::GrantDebt(GpuState& gpu, const Before& before) {

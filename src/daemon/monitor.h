@@ -27,6 +27,7 @@ class Monitor {
   bool Refresh(size_t gpu_index);
   void RefreshIfOlder(size_t gpu_index, Time age);
   void RefreshAll();
+  void RefreshAllIfOlder(Time age);
 
   // Writes limits, granted bytes and state of every tenant of the GPU to its page.
   void Publish(size_t gpu_index);

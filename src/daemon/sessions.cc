@@ -18,7 +18,7 @@ namespace gpumux::daemon {
 namespace {
 constexpr unsigned kMaxPerPid = 64;
 constexpr int kAcceptsAtOnce = 64;
-constexpr int kFramesAtOnce = 32;  // of one session, so that none starves the others
+constexpr int kFramesAtOnce = 8;  // of one session in a turn of its user
 constexpr Time kSilence = std::chrono::seconds(10);
 constexpr Time kAcceptPause = std::chrono::milliseconds(200);
 constexpr unsigned kLinesASecond = 5;
@@ -33,7 +33,7 @@ size_t MaxPerStranger() {
 }  // namespace
 
 Sessions::Sessions(Machine& machine, Tenants& tenants, Monitor& monitor, Reaper& reaper, CreditDesk& desk,
-                   Reclaim& reclaim, Leases& leases, EventLoop& loop, const Clock& clock)
+                   Reclaim& reclaim, Leases& leases, FairTurns& turns, EventLoop& loop, const Clock& clock)
     : machine_(machine),
       tenants_(tenants),
       monitor_(monitor),
@@ -41,6 +41,7 @@ Sessions::Sessions(Machine& machine, Tenants& tenants, Monitor& monitor, Reaper&
       desk_(desk),
       reclaim_(reclaim),
       leases_(leases),
+      turns_(turns),
       loop_(loop),
       clock_(clock),
       max_per_stranger_(MaxPerStranger()) {
@@ -84,12 +85,9 @@ Sessions::Sessions(Machine& machine, Tenants& tenants, Monitor& monitor, Reaper&
 
 Sessions::~Sessions() = default;
 
-Status Sessions::Listen(const std::string& path, mode_t mode) {
-  auto listener = ipc::UnixListener::Listen(path, SOCK_SEQPACKET, mode);
-  if (!listener) return tl::unexpected(listener.error());
-  listener_ = std::move(*listener);
+void Sessions::Listen(ipc::UnixListener listener) {
+  listener_ = std::move(listener);
   listen_watch_ = loop_.OnReadable(listener_.fd(), [this] { Accept(); });
-  return {};
 }
 
 void Sessions::Accept() {
@@ -112,7 +110,7 @@ void Sessions::Accept() {
     if (peer->pid > 0) session->peer_process = NameProcess(peer->pid);
     session->since = clock_.Now();
     session->socket = ipc::SeqpacketSocket(std::move(*fd));
-    session->watch = loop_.OnReadable(session->socket.fd(), [this, id] { Readable(id); });
+    Watch(*session);
     ++by_pid_[peer->pid];
     ++by_uid_[peer->uid];
     sessions_.emplace(id, std::move(session));
@@ -132,7 +130,24 @@ void Sessions::PauseAccepting() {
       kAcceptPause, [this] { listen_watch_ = loop_.OnReadable(listener_.fd(), [this] { Accept(); }); });
 }
 
+void Sessions::Watch(Session& session) {
+  session.watch = loop_.OnReadable(session.socket.fd(), [this, id = session.id] { Readable(id); });
+}
+
 void Sessions::Readable(uint64_t id) {
+  const auto it = sessions_.find(id);
+  if (it == sessions_.end()) return;
+  const uid_t uid = it->second->peer.uid;
+  if (turns_.Take(uid)) return Serve(id);
+  // Not looked at again before it was served.
+  it->second->watch = {};
+  turns_.Later(uid, [this, id] {
+    Serve(id);
+    if (const auto again = sessions_.find(id); again != sessions_.end()) Watch(*again->second);
+  });
+}
+
+void Sessions::Serve(uint64_t id) {
   for (int i = 0; i < kFramesAtOnce; ++i) {
     const auto it = sessions_.find(id);
     if (it == sessions_.end()) return;  // its own last frame ended it

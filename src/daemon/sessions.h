@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "daemon/credit_desk.h"
+#include "daemon/fair_turns.h"
 #include "daemon/leases.h"
 #include "daemon/reaper.h"
 #include "daemon/reclaim.h"
@@ -23,10 +24,10 @@ namespace gpumux::daemon {
 class Sessions {
  public:
   Sessions(Machine& machine, Tenants& tenants, Monitor& monitor, Reaper& reaper, CreditDesk& desk,
-           Reclaim& reclaim, Leases& leases, EventLoop& loop, const Clock& clock);
+           Reclaim& reclaim, Leases& leases, FairTurns& turns, EventLoop& loop, const Clock& clock);
   ~Sessions();
 
-  Status Listen(const std::string& path, mode_t mode);
+  void Listen(ipc::UnixListener listener);
   // Hangs up on peers that have not said what they are, or stay after all was said.
   void DropSilent();
 
@@ -58,7 +59,10 @@ class Sessions {
   // No descriptor is left: looking again at once would only burn the processor.
   void PauseAccepting();
   bool MayConnect(const ipc::PeerIdentity& peer) const;
+  void Watch(Session& session);
   void Readable(uint64_t id);
+  // A few frames of the session.
+  void Serve(uint64_t id);
   // False: the frame is not acceptable now.
   // `fds`: what came with it.
   bool Handle(Session& session, const ipc::Frame& frame, std::vector<UniqueFd>& fds);
@@ -91,6 +95,7 @@ class Sessions {
   CreditDesk& desk_;
   Reclaim& reclaim_;
   Leases& leases_;
+  FairTurns& turns_;
   EventLoop& loop_;
   const Clock& clock_;
   ipc::UnixListener listener_;

@@ -184,6 +184,17 @@ Result<UnixListener> UnixListener::Listen(const std::string& path, int type, mod
   return listener;
 }
 
+UnixListener UnixListener::Adopt(UniqueFd fd) {
+  UnixListener listener;
+  listener.fd_ = std::move(fd);
+  return listener;
+}
+
+UniqueFd UnixListener::Release() {
+  path_.clear();
+  return std::move(fd_);
+}
+
 Result<UniqueFd> UnixListener::Accept() {
   for (;;) {
     UniqueFd fd(::accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));

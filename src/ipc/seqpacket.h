@@ -67,12 +67,17 @@ class UnixListener {
   // longer than an address may be (107 bytes). Non-blocking, close-on-exec.
   static Result<UnixListener> Listen(const std::string& path, int type, mode_t mode);
 
+  // A socket that listens already; its file is somebody else's.
+  static UnixListener Adopt(UniqueFd fd);
+
   UnixListener() = default;
   UnixListener(UnixListener&& other) noexcept;
   UnixListener& operator=(UnixListener&& other) noexcept;
   ~UnixListener();
 
   int fd() const { return fd_.get(); }
+  // The socket alone, for a process that goes on listening: the file stays.
+  UniqueFd Release();
   // A non-blocking, close-on-exec socket; an invalid one when nobody waits.
   // kInternal, e.g. when the process has no descriptor left.
   Result<UniqueFd> Accept();

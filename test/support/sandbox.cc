@@ -207,11 +207,11 @@ nlohmann::json Sandbox::StatusData() {
   return parsed["data"];
 }
 
-pid_t Sandbox::DaemonPid() {
+pid_t Sandbox::PidOf(const std::string& program) const {
   for (pid_t pid : ProcessesOf(runtime_dir_)) {
     std::error_code error;
     const auto exe = fs::read_symlink("/proc/" + std::to_string(pid) + "/exe", error);
-    if (!error && exe.filename() == "gpumuxd") return pid;
+    if (!error && exe.filename() == program) return pid;
   }
   return 0;
 }

@@ -78,9 +78,13 @@ class Sandbox {
   // `gpumux status --json`, its `data`.
   nlohmann::json StatusData();
   // Pid of the daemon that serves this sandbox; 0 if none.
-  pid_t DaemonPid();
+  pid_t DaemonPid() { return PidOf("gpumuxd"); }
+  pid_t KeeperPid() { return PidOf("gpumux-keeper"); }
 
  private:
+  // By the name of the program's file; 0 if none runs here.
+  pid_t PidOf(const std::string& program) const;
+
   std::string dir_;
   std::string runtime_dir_;
   std::string softgpu_dir_;

@@ -72,9 +72,14 @@ DaemonProcess::DaemonProcess(FakeFigures& figures, Settings settings) {
                           .spec = "H200",
                           .dir = settings.software_dir.empty() ? dir : settings.software_dir,
                           .libraries_dir = "/nowhere"};
-    Daemon daemon(
-        {paths, dir + "/libgpumux-guard.so", settings.idle_exit, settings.for_everyone, settings.policy},
-        source, nvml, clock);
+    Daemon daemon({.paths = paths,
+                   .guard_library = dir + "/libgpumux-guard.so",
+                   .keeper_program = "",
+                   .idle_exit = settings.idle_exit,
+                   .for_everyone = settings.for_everyone,
+                   .socket_group = settings.socket_group,
+                   .policy = settings.policy},
+                  source, nvml, clock);
     if (Status status = daemon.Start(); !status) return 1;
     daemon.Run();
     return 0;

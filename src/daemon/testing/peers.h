@@ -48,7 +48,8 @@ struct DaemonProcess {
     unsigned gpus = 1;
     std::string software_dir = "";  // same for two daemons: they meet at the same GPU
     std::optional<std::chrono::nanoseconds> idle_exit = {};
-    bool for_everyone = false;      // other users may connect
+    bool for_everyone = false;  // other users may connect
+    std::optional<gid_t> socket_group = {};
     unsigned most_descriptors = 0;  // RLIMIT_NOFILE; 0: as it is
     core::Policy policy = {};
   };
