@@ -77,8 +77,8 @@ DaemonProcess::DaemonProcess(FakeFigures& figures, Settings settings) {
                    .keeper_program = "",
                    .idle_exit = settings.idle_exit,
                    .for_everyone = settings.for_everyone,
-                   .socket_group = settings.socket_group,
-                   .policy = settings.policy},
+                   .policy = settings.policy,
+                   .socket_group = settings.socket_group},
                   source, nvml, clock);
     if (Status status = daemon.Start(); !status) return 1;
     daemon.Run();
