@@ -6,8 +6,10 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/cpu_list.h"
 #include "base/units.h"
 #include "cli/envelope.h"
+#include "cli/refusal_line.h"
 
 namespace gpumux::cli {
 namespace {
@@ -138,6 +140,24 @@ Json FaultIsolation(const Json& tenant, const Json& status) {
                   fault));
 }
 
+Json CpuAffinity(const Json& tenant) {
+  constexpr const char* kPart = "cpu affinity";
+  const Json& affinity = At(tenant, "cpu_affinity");
+  if (TextAt(affinity, "asked") != "auto") {
+    return Part(kPart, nullptr, IsWaiting(tenant) ? "nothing to enforce" : "not promised",
+                IsWaiting(tenant) ? "it waits" : "it was started without --cpu-affinity auto");
+  }
+  const std::string near = TextAt(affinity, "near_cpus", kWidth), now = TextAt(affinity, "cpus", kWidth);
+  if (near.empty()) return Part(kPart, nullptr, "not enforced", TextAt(affinity, "near_cpus_reason", kWidth));
+  const std::string where =
+      fmt::format("near its GPU are the processors {} (by {})", near, TextAt(affinity, "near_by"));
+  if (now.empty()) return Part(kPart, nullptr, "nothing to enforce", where + "; its program does not run");
+  const auto near_cpus = ParseCpuList(near), cpus = ParseCpuList(now);
+  if (near_cpus && cpus && Intersection(*near_cpus, *cpus) == *cpus)
+    return Part(kPart, "the kernel", "proven", fmt::format("{}; its program may run on {}", where, now));
+  return Part(kPart, nullptr, "not enforced", fmt::format("{}; its program may run on {}", where, now));
+}
+
 Json Processes(const Json& tenant) {
   Json out = Json::array();
   for (const Json& member : ListAt(tenant, "members")) {
@@ -266,7 +286,8 @@ Json Explanation(const Json& tenant, const Json& status) {
     promise["gpus"].push_back(std::move(own));
   }
   out["parts"] = {MemoryLimit(tenant), MemoryGuarantee(tenant, status), Compute(tenant),
-                  FaultIsolation(tenant, status)};
+                  FaultIsolation(tenant, status), CpuAffinity(tenant)};
+  out["refusals"] = At(tenant, "refusals");
   out["processes"] = Processes(tenant);
   out["risks"] = Risks(tenant, status);
   return out;
@@ -297,6 +318,9 @@ std::string RenderExplanation(const Json& explanation) {
   }
   const std::string processes = ProcessLines(explanation);
   out += "\nProcesses on a GPU\n" + (processes.empty() ? "  none\n" : processes);
+  const Json& refusals = At(explanation, "refusals");
+  if (const std::string why = RefusalReason(refusals); !why.empty())
+    out += fmt::format("\nOut of memory\n  {}: {}\n", RefusalCount(refusals), why);
   out += "\nWhat may happen to it\n";
   for (const Json& risk : ListAt(explanation, "risks")) out += "  " + TextAt(risk, "text", 600) + "\n";
   return out;

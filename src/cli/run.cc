@@ -11,6 +11,7 @@
 #include <filesystem>
 
 #include "cli/commands.h"
+#include "cli/cpu_binding.h"
 #include "cli/daemon_link.h"
 #include "cli/daemon_start.h"
 #include "cli/endpoints.h"
@@ -209,14 +210,16 @@ std::optional<std::string> TakeSummary(SessionClient& session) {
   return std::nullopt;
 }
 
-void Close(SessionClient* session, const RunOptions& options, bool simulated, std::chrono::nanoseconds took) {
+// `note`: what is to be said beside the daemon's record; may be empty.
+void Close(SessionClient* session, const RunOptions& options, bool simulated, std::chrono::nanoseconds took,
+           const std::string& note) {
   const bool line = !options.quiet && (options.summary || TerminalOf(STDERR_FILENO).is_tty);
   if (!line && !options.json) return;
   const auto summary = session ? TakeSummary(*session) : std::nullopt;
   if (options.json) {
     PrintError(RunJson(summary ? *summary : "null", simulated) + "\n");
   } else {
-    Say(summary ? ClosingLine(*summary, took) : ClosingLineWithoutRecord(took));
+    Say((summary ? ClosingLine(*summary, took) : ClosingLineWithoutRecord(took)) + note);
   }
 }
 
@@ -224,8 +227,17 @@ void Close(SessionClient* session, const RunOptions& options, bool simulated, st
 int RunProgram(DaemonLink& link, const Granted& granted, const std::string& path, const RunOptions& options,
                const Signals& signals) {
   const auto started = Steady::now();
+  std::string note;
+  std::optional<CpuBinding> binding;
+  if (options.cpu_affinity == "auto") {
+    binding.emplace(granted.near);
+    if (!binding->not_bound().empty())
+      note = "; it ran on any processor, though --cpu-affinity auto: " + binding->not_bound();
+  }
   auto program = Program::Prepare(path, options.command,
                                   TenantEnvironment(environ, granted.env, granted.env_prepend), signals);
+  // The program has it now; `run` itself, and a daemon that it may start, stay free.
+  binding.reset();
   if (!program) return ReportRun(program.error(), options.json);
   // A daemon that is gone by now changes nothing for the program.
   link.SetProgram(program->pid());
@@ -239,7 +251,7 @@ int RunProgram(DaemonLink& link, const Granted& granted, const std::string& path
   const ProgramEnd end = program->Wait(signals, link);
   const auto took = Steady::now() - started;
   const bool told = link.SendEnded(RunEndedJson(end.exit_code, end.signal));
-  Close(told ? link.session() : nullptr, options, granted.simulated, took);
+  Close(told ? link.session() : nullptr, options, granted.simulated, took, note);
   return end.status();
 }
 

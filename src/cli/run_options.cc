@@ -247,6 +247,11 @@ const CommandSpec& RunSpec() {
             "WHAT",
             "none or fault (default): a neighbour's GPU fault must not reach this program",
             {"none", "fault"}},
+           {"--cpu-affinity",
+            Takes::kValue,
+            "WHAT",
+            "auto: on the processors and the memory near its GPUs; none (default)",
+            {"auto", "none"}},
            {"--strict", Takes::kNothing, "", "no GPU for the program unless the promise is enforced"},
            {"--share", Takes::kValue, "P[:Q]", "share of compute (later versions)"},
            {"--priority",
@@ -304,6 +309,9 @@ Result<RunOptions> ParseRunOptions(const std::vector<std::string>& arguments,
   });
   take("--place",
        [&](const std::string& v) { return TakeWord("--place", v, {"pack", "spread"}, options.place); });
+  take("--cpu-affinity", [&](const std::string& v) {
+    return TakeWord("--cpu-affinity", v, {"auto", "none"}, options.cpu_affinity);
+  });
   if (status && line->Has("--label")) {
     for (const std::string& label : line->values.at("--label")) {
       if (status) status = TakeLabel(label, options);

@@ -28,6 +28,7 @@ struct RunOptions {
   std::string mode = "auto";
   std::string isolate = "fault";
   std::string place;  // empty: as the machine's configuration says
+  std::string cpu_affinity = "none";
   bool strict = false;
   bool json = false;
   bool summary = false;

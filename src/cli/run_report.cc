@@ -5,6 +5,7 @@
 
 #include "base/units.h"
 #include "cli/envelope.h"
+#include "cli/refusal_line.h"
 
 namespace gpumux::cli {
 namespace {
@@ -37,20 +38,9 @@ std::string ClosingLine(const std::string& summary_json, std::chrono::nanosecond
   }
   const Json& refusals = At(tenant, "refusals");
   if (refusals.is_object()) {
-    const uint64_t own = Bytes(refusals, "own_limit").value_or(0);
-    const uint64_t full = Bytes(refusals, "device_full").value_or(0);
-    line += fmt::format(", {} {}", own + full, own + full == 1 ? "refusal" : "refusals");
-    if (own + full > 0) {
-      const auto last = Bytes(refusals, "last_refused_bytes");
-      if (last && *last > 0) line += fmt::format(" (the last of {})", FormatBytes(*last));
-      if (own > 0 && limit) {
-        line += fmt::format(": its limit of {} was the reason; ask for more with --mem", FormatBytes(*limit));
-      } else if (own > 0) {
-        line += ": its limit was the reason; ask for more with --mem";
-      } else {
-        line += ": the GPU had no room left beside other promises; guarantee it with --mem";
-      }
-    }
+    line += ", " + RefusalCount(refusals);
+    const std::string reason = RefusalReason(refusals);
+    if (!reason.empty()) line += ": " + reason;
   }
   const Json& enforced = At(At(tenant, "enforced"), "memory");
   const Json& left = At(tenant, "left_behind_pids");

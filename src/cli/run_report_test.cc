@@ -22,8 +22,8 @@ TEST(ClosingLine, NamesARefusedSizeAndWhatLimitedIt) {
   EXPECT_EQ(ClosingLine(R"({"tenant":{"mem_peak_bytes":12884901888,"mem_limit_bytes":12884901888,
                         "refusals":{"own_limit":1,"device_full":0,"last_refused_bytes":1073741824}}})",
                         1500ms),
-            "done in 1.5 s, peak 12.0 GiB of 12.0 GiB, 1 refusal (the last of 1.0 GiB): its limit of 12.0 "
-            "GiB was the reason; "
+            "done in 1.5 s, peak 12.0 GiB of 12.0 GiB, 1 refusal (the last of 1.0 GiB): its limit "
+            "was the reason; "
             "ask for more with --mem");
   EXPECT_EQ(ClosingLine(R"({"tenant":{"mem_peak_bytes":1048576,"mem_limit_bytes":null,
                         "refusals":{"own_limit":0,"device_full":3,"last_refused_bytes":2097152}}})",

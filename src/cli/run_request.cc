@@ -66,6 +66,16 @@ std::map<std::string, std::string> Strings(const Json& object, const char* key) 
   return out;
 }
 
+// An earlier daemon does not say it.
+NearGpu ReadNear(const Json& near) {
+  NearGpu out;
+  if (!near.is_object()) return out;
+  out.cpus = ParseCpuList(Text(near, "near_cpus")).value_or(CpuList{});
+  out.memory_nodes = ParseCpuList(Text(near, "near_memory_nodes")).value_or(CpuList{});
+  out.unknown = Plain(Text(near, "near_cpus_reason"), 200);
+  return out;
+}
+
 }  // namespace
 
 std::string RunRequestJson(const RunOptions& options, const std::string& cwd) {
@@ -92,6 +102,7 @@ std::string RunRequestJson(const RunOptions& options, const std::string& cwd) {
                {"mode", options.mode},
                {"isolate", options.isolate},
                {"place", options.place.empty() ? Json(nullptr) : Json(options.place)},
+               {"cpu_affinity", options.cpu_affinity},
                {"strict", options.strict},
                {"wait", options.wait},
                {"wait_seconds", Seconds(options.wait_limit)},
@@ -164,6 +175,7 @@ Result<Granted> ParseGranted(const std::string& json) {
   granted.env_prepend = Strings(object, "env_prepend");
   const auto gpus = object.find("gpus");
   if (gpus == object.end() || !gpus->is_array() || gpus->empty()) return NotOfTheProtocol("no gpus");
+  granted.near = ReadNear(object.value("near", Json()));
   for (const Json& gpu : *gpus) {
     if (!gpu.is_object()) return NotOfTheProtocol("gpus");
     granted.gpus.push_back({.uuid = Text(gpu, "uuid"),

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "cli/cpu_binding.h"
 #include "cli/run_options.h"
 
 namespace gpumux::cli {
@@ -41,6 +42,7 @@ struct Granted {
     std::optional<uint64_t> limit_bytes;
   };
   std::vector<Gpu> gpus;
+  NearGpu near;
   std::map<std::string, std::string> env;
   std::map<std::string, std::string> env_prepend;
 };

@@ -5,6 +5,7 @@
 
 #include "base/units.h"
 #include "cli/envelope.h"
+#include "cli/refusal_line.h"
 #include "cli/table.h"
 
 namespace gpumux::cli {
@@ -221,6 +222,18 @@ std::string Notes(const Json& data) {
   return out;
 }
 
+// Who got no memory, and why; a line each.
+std::string Refused(const Json& data) {
+  std::string out;
+  for (const Json& tenant : ListAt(data, "tenants")) {
+    const Json& refusals = At(tenant, "refusals");
+    if (const std::string why = RefusalReason(refusals); !why.empty())
+      out += fmt::format("{} ({}): {}: {}\n", TextAt(tenant, "name", 24), TextAt(tenant, "id", 20),
+                         RefusalCount(refusals), why);
+  }
+  return out;
+}
+
 }  // namespace
 
 Result<std::string> RenderStatus(const std::string& json, const Terminal& terminal) {
@@ -298,7 +311,7 @@ Result<std::string> RenderProcesses(const std::string& json, const Terminal& ter
       }
     }
   }
-  return table.empty() ? std::string("no tenants\n") : table.Render(terminal);
+  return table.empty() ? std::string("no tenants\n") : table.Render(terminal) + Refused(*data);
 }
 
 }  // namespace gpumux::cli

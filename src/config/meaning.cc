@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "config/meaning.h"
 
+#include <algorithm>
+
 #include "base/units.h"
 
 namespace gpumux::config {
@@ -63,12 +65,14 @@ std::vector<RunDefault> RunDefaultsOf(const Settings& settings) {
   std::vector<RunDefault> out;
   for (const auto& [path, setting] : settings) {
     if (path.front() != "run") continue;
+    std::string option = "--" + path[1];
+    std::replace(option.begin(), option.end(), '_', '-');
     if (setting.key->type == Type::kWait) {
       TakeWait(setting.value, out);
     } else if (const auto* boolean = std::get_if<bool>(&setting.value)) {
-      if (*boolean) out.push_back({"--" + path[1], ""});
+      if (*boolean) out.push_back({option, ""});
     } else {
-      out.push_back({"--" + path[1], std::get<std::string>(setting.value)});
+      out.push_back({option, std::get<std::string>(setting.value)});
     }
   }
   return out;

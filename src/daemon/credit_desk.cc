@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/reclaim.h"
+#include "daemon/refusals.h"
 #include "daemon/usage.h"
 
 namespace gpumux::daemon {
@@ -147,9 +148,23 @@ void CreditDesk::Answered(const Ask& ask, uint64_t charged_bytes, uint64_t credi
   }
 }
 
+void CreditDesk::Note(const Ask& ask, uint32_t reason) {
+  Tenant& tenant = *tenants_.Find(ask.tenant);
+  const GpuState& gpu = *machine_.gpus()[tenant.gpus[ask.slot]];
+  const uint64_t bytes = ask.context ? gpu.cost.ChargeBytes() : ask.bytes;
+  const bool limit = reason == GPUMUX_REASON_LIMIT;
+  NoteRefusal(tenant, ask.slot, ask.process, bytes,
+              limit ? Refusal::Cause::kOwnLimit : Refusal::Cause::kGpuFull, tenants_, machine_, clock_);
+  if (!ask.context) return;
+  // The guard's page counts allocations alone.
+  ++(limit ? tenant.refusals_of_dead.own_limit : tenant.refusals_of_dead.device_full);
+  tenant.refusals_of_dead.last_refused_bytes = bytes;
+}
+
 void CreditDesk::Refuse(const Ask& ask, uint32_t reason) {
   Answer answer;
   answer.reason = reason;
+  if (reason == GPUMUX_REASON_LIMIT || reason == GPUMUX_REASON_DEVICE_FULL) Note(ask, reason);
   if (const Tenant* tenant = tenants_.Find(ask.tenant); tenant && ask.slot < tenant->gpus.size()) {
     const GpuState& gpu = *machine_.gpus()[tenant->gpus[ask.slot]];
     answer.limit_bytes = gpu.ledger.ToldLimitBytes(ask.tenant);

@@ -76,6 +76,8 @@ class CreditDesk {
   bool WorthWaiting(const Ask& ask, const Tenant& tenant, size_t gpu_index, uint64_t bytes,
                     core::Verdict verdict, Patience patience);
   void Refuse(const Ask& ask, uint32_t reason);
+  // Why, for people.
+  void Note(const Ask& ask, uint32_t reason);
   void Answered(const Ask& ask, uint64_t charged_bytes, uint64_t credit_bytes);
 
   Machine& machine_;

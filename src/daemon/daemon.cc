@@ -16,6 +16,7 @@
 #include "daemon/events.h"
 #include "daemon/kept.h"
 #include "daemon/process_tree.h"
+#include "daemon/refusals.h"
 #include "daemon/sessions.h"
 
 namespace gpumux::daemon {
@@ -69,6 +70,7 @@ struct Daemon::Parts {
   void Tick() {
     machine.ClaimFree();
     monitor.RefreshAll();
+    NoteUntoldRefusals(tenants, machine, clock);
     leases.WatchGuards();
     leases.Schedule();
     sessions.DropSilent();

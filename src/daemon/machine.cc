@@ -74,6 +74,7 @@ void Machine::Start(std::vector<UniqueFd> kept) {
            .gpus = {device.uuid}});
     }
     gpu->compute_mode = nvml_.Mode(device.uuid).value_or(gpu::ComputeMode::kUnknown);
+    gpu->near = gpu::FindLocality(nvml_, device);
     const std::string name = OwnershipName(source_, device.uuid);
     const auto ours = std::find_if(kept.begin(), kept.end(), [&](const UniqueFd& socket) {
       return socket && IsClaimOf(socket.get(), name);

@@ -27,7 +27,8 @@ struct GpuState {
   core::Ledger ledger;
   std::optional<core::Mode> mode;  // nullopt: no tenant
   gpu::ComputeMode compute_mode = gpu::ComputeMode::kUnknown;
-  UniqueFd claim;  // valid: the ledger is ours
+  Result<gpu::Locality> near = gpu::Locality{};  // as the machine was started
+  UniqueFd claim;                                // valid: the ledger is ours
   EventLoop::Watch claim_watch;
   std::optional<GpuOwner> other_owner;
   unsigned claims = 0;        // tried

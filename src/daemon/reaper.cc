@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/process.h"
+#include "daemon/refusals.h"
 #include "daemon/usage.h"
 
 namespace gpumux::daemon {
@@ -50,6 +51,7 @@ bool Reaper::DeathUnnoticed(const Tenant& tenant) const {
 
 void Reaper::Died(Tenant& tenant, Member& member) {
   if (member.died) return;
+  NoteUntoldRefusals(tenant, member, tenants_, machine_, clock_);
   for (unsigned slot = 0; slot < tenant.gpus.size(); ++slot) {
     const GpuState& gpu = *machine_.gpus()[tenant.gpus[slot]];
     NotePeak(tenant, slot, gpu);

@@ -7,6 +7,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "daemon/cpu_affinity.h"
+#include "daemon/refusal_report.h"
 #include "daemon/usage.h"
 #include "daemon/user_name.h"
 #include "daemon/version.h"
@@ -175,6 +177,7 @@ Json TenantJson(const Tenant& tenant, const Machine& machine) {
   json["strict"] = tenant.request.strict;
   json["enforced"] = Enforced(tenant, machine);
   const auto& capability = modes::ModeOf(tenant.mode).capability();
+  json["cpu_affinity"] = CpuAffinityJson(tenant, machine);
   json["mem_guaranteed_by"] = capability.memory_guaranteed_by;
   json["neighbours"] = {{"fault", capability.neighbour_fault},
                         {"death", capability.neighbour_death},
@@ -189,7 +192,10 @@ Json TenantJson(const Tenant& tenant, const Machine& machine) {
   json["refusals"] = {{"own_limit", refusals.own_limit},
                       {"device_full", refusals.device_full},
                       {"own_part", refusals.own_part},
-                      {"last_refused_bytes", refusals.last_refused_bytes}};
+                      {"last_refused_bytes", refusals.last_refused_bytes},
+                      {"last", nullptr}};
+  if (tenant.last_refusal && refusals.own_limit + refusals.device_full + refusals.own_part > 0)
+    json["refusals"]["last"] = RefusalJson(*tenant.last_refusal);
   json["reclaim"] = ReclaimJson(tenant.reclaims);
   json["launches"] = CountLaunches(tenant);
   json["command"] = tenant.request.command;
@@ -259,13 +265,16 @@ Json WaiterJson(const Waiter& waiter, const core::Queue& queue, const Clock& clo
   json["strict"] = waiter.request.strict;
   json["enforced"] = {
       {"memory", nullptr}, {"memory_reason", "waits"}, {"compute", nullptr}, {"compute_reason", "waits"}};
+  json["cpu_affinity"] = nullptr;
+  json["cpu_affinity_reason"] = "waits";
   json["waited_seconds"] = std::chrono::duration<double>(clock.Now() - waiter.since).count();
   const size_t position = queue.Position(ask.id);
   AddTimeLimit(json, ask);
   // Taken out of the queue, and about to be told.
   static const core::Queue::Waiting kNoMore;
   json["waiting"] = WaitingJson(position, position ? queue.waiting()[position - 1] : kNoMore, clock);
-  json["refusals"] = {{"own_limit", 0}, {"device_full", 0}, {"own_part", 0}, {"last_refused_bytes", 0}};
+  json["refusals"] = {
+      {"own_limit", 0}, {"device_full", 0}, {"own_part", 0}, {"last_refused_bytes", 0}, {"last", nullptr}};
   json["command"] = waiter.request.command;
   json["cwd"] = waiter.request.cwd;
   json["labels"] = waiter.request.labels;
@@ -394,6 +403,7 @@ std::string GrantedJson(const Tenant& tenant, const Machine& machine, const std:
                {"simulated", source.simulated},
                {"waited_seconds", tenant.waited_seconds},
                {"gpus", std::move(gpus)},
+               {"near", NearJson(tenant.gpus, machine)},
                {"env", std::move(env)},
                {"env_prepend", std::move(prepend)}});
 }

@@ -231,6 +231,11 @@ Result<RunRequest> Read(const Json& json) {
     if (!value) return tl::unexpected(value.error());
     *limit_of = *value;
   }
+  auto affinity = Text(json, "cpu_affinity", 32);
+  if (!affinity) return tl::unexpected(affinity.error());
+  if (!affinity->empty() && *affinity != "auto" && *affinity != "none")
+    return Bad("cpu_affinity", "must be auto or none");
+  request.near_gpu = *affinity == "auto";
   if (Status status = ReadGpus(json, request.ask); !status) return tl::unexpected(status.error());
   if (Status status = ReadMode(json, request.ask); !status) return tl::unexpected(status.error());
   if (Status status = ReadPlace(json, request.ask); !status) return tl::unexpected(status.error());

@@ -21,6 +21,7 @@ struct RunRequest {
   std::string cwd;
   bool strict = false;
   bool wait = true;
+  bool near_gpu = false;  // its program is bound to the processors near its GPUs, by `run`
   std::optional<std::chrono::nanoseconds> wait_limit;
   std::map<std::string, std::string> labels;
   std::string text;  // as it came

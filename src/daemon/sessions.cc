@@ -261,8 +261,12 @@ bool Sessions::TakePages(Tenant& tenant, Member& member, std::vector<UniqueFd>& 
   for (unsigned slot = 0; slot < tenant.gpus.size(); ++slot) {
     GpuState& gpu = *machine_.gpus()[tenant.gpus[slot]];
     gpu.ledger.AdoptCredit(tenant.id, member.key, member.page->GrantedBefore(slot, gpu.ledger.TotalBytes()));
-    member.gpus[slot].contexts =
-        static_cast<uint32_t>(member.page->Read(slot, 0, gpu.ledger.TotalBytes()).contexts);
+    const ProcessWords words = member.page->Read(slot, 0, gpu.ledger.TotalBytes());
+    member.gpus[slot].contexts = static_cast<uint32_t>(words.contexts);
+    // What was refused under the daemon before this one is not explained any more.
+    member.gpus[slot].seen_own_limit = words.refused_own_limit;
+    member.gpus[slot].seen_own_part = words.refused_own_part;
+    member.gpus[slot].seen_device_full = words.refused_device_full;
   }
   // What NVML shows of it was overhead until now.
   for (const size_t gpu : tenant.gpus) monitor_.Refresh(gpu);

@@ -19,6 +19,7 @@
 #include "core/promise.h"
 #include "daemon/event_loop.h"
 #include "daemon/pages.h"
+#include "daemon/refusal.h"
 #include "daemon/run_request.h"
 
 namespace gpumux::daemon {
@@ -42,6 +43,8 @@ struct Member {
     uint64_t jump_bytes = 0;              // the least that these found
     std::optional<uint64_t> own_bytes;    // NVML's figure at the last reading; nullopt: not listed
     std::optional<Time> unguarded_since;  // listed by NVML while no guard is in force
+    uint64_t seen_own_limit = 0, seen_own_part = 0,
+             seen_device_full = 0;  // refusals in its page that were looked at
   };
   core::ProcessKey key = 0;
   ProcessName process;
@@ -131,7 +134,8 @@ struct Tenant {
   int stop_signal = 0;
   EventLoop::Watch stop_timer, stop_poll;
   std::vector<std::pair<ProcessName, UniqueFd>> stopped_processes;  // that got the stop's signal
-  Refusals refusals_of_dead;
+  Refusals refusals_of_dead;                                        // and of contexts, which no page counts
+  std::optional<Refusal> last_refusal;
   Reclaims reclaims;
   uint64_t launches_of_dead = 0;
   std::map<core::ProcessKey, Member> members;

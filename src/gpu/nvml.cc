@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <climits>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
@@ -35,6 +36,8 @@ struct Functions {
   nvmlReturn_t (*memory_v2)(nvmlDevice_t, nvmlMemory_v2_t*) = nullptr;
   nvmlReturn_t (*memory_v1)(nvmlDevice_t, nvmlMemory_t*) = nullptr;
   nvmlReturn_t (*compute_mode)(nvmlDevice_t, nvmlComputeMode_t*) = nullptr;
+  nvmlReturn_t (*cpu_affinity)(nvmlDevice_t, unsigned, unsigned long*) = nullptr;
+  nvmlReturn_t (*memory_affinity)(nvmlDevice_t, unsigned, unsigned long*, unsigned scope) = nullptr;
 };
 
 class NvmlLibrary final : public Nvml {
@@ -117,6 +120,22 @@ class NvmlLibrary final : public Nvml {
     return ComputeMode::kUnknown;
   }
 
+  Result<Locality> Near(const Uuid& gpu) override {
+    auto device = Find(gpu);
+    if (!device) return tl::unexpected(device.error());
+    if (!api_.cpu_affinity) return Nvml::Near(gpu);
+    constexpr unsigned kScopeNode = 0;  // NVML_AFFINITY_SCOPE_NODE
+    std::vector<unsigned long> words(kMaxCpus / (sizeof(unsigned long) * CHAR_BIT));
+    const auto size = static_cast<unsigned>(words.size());
+    if (nvmlReturn_t result = api_.cpu_affinity(*device, size, words.data()); result != NVML_SUCCESS)
+      return Error(result, "processors near " + gpu.ToString());
+    Locality locality{.cpus = CpusOfWords(words), .memory_nodes = {}, .source = "NVML"};
+    std::fill(words.begin(), words.end(), 0);
+    if (api_.memory_affinity && api_.memory_affinity(*device, size, words.data(), kScopeNode) == NVML_SUCCESS)
+      locality.memory_nodes = CpusOfWords(words);
+    return locality;
+  }
+
  private:
   NvmlLibrary() = default;
 
@@ -141,6 +160,8 @@ class NvmlLibrary final : public Nvml {
     Symbol(api_.memory_v2, "nvmlDeviceGetMemoryInfo_v2");
     Symbol(api_.memory_v1, "nvmlDeviceGetMemoryInfo");
     Symbol(api_.compute_mode, "nvmlDeviceGetComputeMode");
+    Symbol(api_.cpu_affinity, "nvmlDeviceGetCpuAffinity");
+    Symbol(api_.memory_affinity, "nvmlDeviceGetMemoryAffinity");
     if (!all)
       return Fail(Code::kUnavailable, "NVML lacks functions that every release has",
                   "check the driver's installation");
@@ -265,6 +286,10 @@ class NvmlLibrary final : public Nvml {
 };
 
 }  // namespace
+
+Result<Locality> Nvml::Near(const Uuid&) {
+  return Fail(Code::kUnsupported, "this NVML does not tell what is near a GPU");
+}
 
 Result<std::unique_ptr<Nvml>> Nvml::Open(const GpuSource& source) {
   if (!source.simulated) return NvmlLibrary::Load("libnvidia-ml.so.1");

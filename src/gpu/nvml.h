@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "gpu/locality.h"
 #include "gpu/source.h"
 #include "gpu/uuid.h"
 
@@ -61,6 +62,8 @@ class Nvml {
   // Compute and graphics processes, each pid once.
   virtual Result<std::vector<ProcessUse>> Processes(const Uuid& gpu) = 0;
   virtual Result<ComputeMode> Mode(const Uuid& gpu) = 0;
+  // Processors and memory nodes near it. kUnsupported where it does not tell.
+  virtual Result<Locality> Near(const Uuid& gpu);
 };
 
 }  // namespace gpumux::gpu

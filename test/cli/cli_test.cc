@@ -268,7 +268,8 @@ TEST(Run, ClosingLineNamesWhatWasRefused) {
   const auto report = nlohmann::json::parse(run.out);
   EXPECT_EQ(report["alloc"]["result"], "CUDA_ERROR_OUT_OF_MEMORY");
   EXPECT_EQ(report["total_bytes"], 10ull << 30);
-  EXPECT_THAT(run.err, HasSubstr("1 refusal (the last of 12.0 GiB): its limit of 10.0 GiB was the reason"));
+  EXPECT_THAT(run.err,
+              HasSubstr("1 refusal (the last of 12.0 GiB on GPU 0): its limit of 10.0 GiB was the reason"));
 }
 
 TEST(Reading, WorksWithoutADaemonAndSaysSo) {

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <set>
 #include <string>
 #include <thread>
@@ -361,6 +363,34 @@ TEST_F(SoftGpuNvml, TopologyNamesAndWhatIsNotThere) {
     EXPECT_STREQ(error(998), "Unknown Error");
     ASSERT_EQ(NVML(nvmlSystemGetNVMLVersion, char*, unsigned)(text, 64), NVML_SUCCESS);
     EXPECT_STREQ(text, "13.580.159.04");
+  });
+}
+
+TEST_F(SoftGpuNvml, SaysWhatIsNearEachGpu) {
+  // Two nodes with two processors each, as /sys would show them.
+  const std::string folder = dir() + "/sys/devices/system/node";
+  for (const char* node : {"/node0", "/node2"}) std::filesystem::create_directories(folder + node);
+  std::ofstream(folder + "/has_cpu") << "0,2\n";
+  std::ofstream(folder + "/node0/cpulist") << "0-1\n";
+  std::ofstream(folder + "/node2/cpulist") << "64,66\n";
+  InChild([] {
+    setenv("GPUMUX_SOFTGPU", "4xH200", 1);
+    ASSERT_EQ(NVML(nvmlInit_v2, )(), NVML_SUCCESS);
+    const auto cpus = NVML(nvmlDeviceGetCpuAffinity, nvmlDevice_t, unsigned, unsigned long*);
+    const auto nodes = NVML(nvmlDeviceGetMemoryAffinity, nvmlDevice_t, unsigned, unsigned long*, unsigned);
+    for (unsigned i = 0; i < 4; ++i) {
+      unsigned long set[3] = {~0ul, ~0ul, ~0ul};
+      ASSERT_EQ(cpus(Handle(i), 3, set), NVML_SUCCESS);
+      EXPECT_EQ(set[0], i < 2 ? 3ul : 0ul);
+      EXPECT_EQ(set[1], i < 2 ? 0ul : 5ul);
+      EXPECT_EQ(set[2], 0ul);
+      ASSERT_EQ(nodes(Handle(i), 1, set, 0), NVML_SUCCESS);
+      EXPECT_EQ(set[0], i < 2 ? 1ul : 4ul);
+    }
+    unsigned long small = 7;
+    EXPECT_EQ(cpus(Handle(3), 1, &small), NVML_ERROR_INSUFFICIENT_SIZE);
+    EXPECT_EQ(small, 7ul);
+    EXPECT_EQ(cpus(Handle(0), 0, &small), NVML_ERROR_INVALID_ARGUMENT);
   });
 }
 

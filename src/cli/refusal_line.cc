@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/refusal_line.h"
+
+#include <fmt/format.h>
+
+#include <optional>
+#include <vector>
+
+#include "base/units.h"
+#include "cli/envelope.h"
+
+namespace gpumux::cli {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr size_t kNamed = 3;  // holders in one line
+
+std::optional<uint64_t> Bytes(const Json& object, const char* key) {
+  const Json& value = At(object, key);
+  return value.is_number_unsigned() ? std::optional(value.get<uint64_t>()) : std::nullopt;
+}
+
+std::string Size(const std::optional<uint64_t>& bytes) {
+  return bytes ? FormatBytes(*bytes) : std::string("an unknown part");
+}
+
+// As one would write it after --mem: whole GiB, below four of them quarters.
+std::string RoundedUp(uint64_t bytes) {
+  const uint64_t unit = bytes > 4 * kGiB ? kGiB : kGiB / 4;
+  const uint64_t rounded = bytes > (uint64_t{1} << 60) ? bytes : (bytes + unit - 1) / unit * unit;
+  return rounded % kGiB == 0 ? fmt::format("{}GiB", rounded / kGiB) : fmt::format("{}MiB", rounded / kMiB);
+}
+
+std::string Holders(const Json& last) {
+  std::vector<std::string> names;
+  uint64_t more = Bytes(last, "more_holders").value_or(0) + Bytes(last, "more_unmanaged").value_or(0);
+  const auto add = [&](const std::string& name) {
+    if (names.size() < kNamed)
+      names.push_back(name);
+    else
+      ++more;
+  };
+  // Who is outside gpumux is named in any case: nothing else in this line tells of it.
+  if (const Json& outside = At(last, "unmanaged"); outside.is_array()) {
+    for (const Json& process : outside) {
+      const std::string name = TextAt(process, "name", 24), owner = TextAt(process, "owner", 32);
+      add(fmt::format("pid {} ({}{}outside gpumux) {}", Bytes(process, "pid").value_or(0),
+                      name.empty() ? "" : name + ", ", owner.empty() ? "" : "of " + owner + ", ",
+                      Size(Bytes(process, "mem_used_bytes"))));
+    }
+  }
+  if (const Json& holders = At(last, "holders"); holders.is_array()) {
+    for (const Json& holder : holders)
+      add(fmt::format("{} (of {}) {}", TextAt(holder, "name", 24), TextAt(holder, "owner", 32),
+                      Size(Bytes(holder, "mem_held_bytes"))));
+  }
+  // Much less than a GiB of it is there on every GPU.
+  if (const auto unexplained = Bytes(last, "gpu_mem_unexplained_bytes"); unexplained && *unexplained >= kGiB)
+    add("nobody that NVML knows " + Size(unexplained));
+  if (names.empty()) return "";
+  return fmt::format("{}{}", fmt::join(names, ", "), more > 0 ? fmt::format(" and {} more", more) : "");
+}
+
+std::string AskFor(const Json& last, const char* what) {
+  const auto asked = Bytes(last, "mem_asked_bytes"), used = Bytes(last, "mem_used_bytes"),
+             total = Bytes(last, "gpu_mem_total_bytes"), guaranteed = Bytes(last, "mem_guaranteed_bytes"),
+             limit = Bytes(last, "mem_limit_bytes");
+  if (!asked || !used) return fmt::format("{} with --mem", what);
+  const uint64_t needed = *asked + *used;
+  if (total && needed > *total)
+    return fmt::format("{} in all are more than the GPU's {}", FormatBytes(needed), FormatBytes(*total));
+  const bool range = guaranteed && limit && *limit > *guaranteed && *guaranteed > 0;
+  return fmt::format("{}: --mem {}{}", what, range ? RoundedUp(*guaranteed) + ":" : "", RoundedUp(needed));
+}
+
+std::string OwnLimit(const Json& last) {
+  return fmt::format("its limit of {} was the reason, of which {} were in use; {}",
+                     Size(Bytes(last, "mem_limit_bytes")), Size(Bytes(last, "mem_used_bytes")),
+                     AskFor(last, "ask for more"));
+}
+
+std::string GpuFull(const Json& last) {
+  const std::string holders = Holders(last);
+  const auto guaranteed = Bytes(last, "mem_guaranteed_bytes");
+  const std::string own = guaranteed && *guaranteed > 0
+                              ? fmt::format(" {} were guaranteed to it, {} in use, and",
+                                            FormatBytes(*guaranteed), Size(Bytes(last, "mem_used_bytes")))
+                              : std::string(" Nothing was guaranteed to it, and");
+  return fmt::format("the GPU had no room left beside other promises.{} {} were free for all; {}{}; {}", own,
+                     Size(Bytes(last, "gpu_mem_promisable_bytes")),
+                     holders.empty() ? "" : "the rest is held by ",
+                     holders.empty() ? "nobody else holds the rest" : holders,
+                     AskFor(last, "have it guaranteed, which waits until there is room"));
+}
+
+std::string OwnPart(const Json& last) {
+  return fmt::format(
+      "the part that the program set for its own process was the reason; its limit is {}, of which {} "
+      "were in use: raise the part in the program",
+      Size(Bytes(last, "mem_limit_bytes")), Size(Bytes(last, "mem_used_bytes")));
+}
+
+uint64_t Count(const Json& refusals) {
+  return Bytes(refusals, "own_limit").value_or(0) + Bytes(refusals, "device_full").value_or(0) +
+         Bytes(refusals, "own_part").value_or(0);
+}
+
+std::string Driver(const Json& last) {
+  const Json& outside = At(last, "unmanaged");
+  const bool strangers = outside.is_array() && !outside.empty();
+  const std::string holders = Holders(last);
+  return fmt::format("the driver itself had no room, though gpumux had granted it{}; {}",
+                     holders.empty() ? "" : ": the GPU is held by " + holders,
+                     strangers ? "end what runs outside gpumux, or start it with gpumux run"
+                               : "what is free may be in pieces too small: ask for smaller ones");
+}
+
+}  // namespace
+
+std::string RefusalCount(const Json& refusals) {
+  const uint64_t count = Count(refusals);
+  std::string out = fmt::format("{} {}", count, count == 1 ? "refusal" : "refusals");
+  const auto last = Bytes(refusals, "last_refused_bytes");
+  if (count == 0 || !last || *last == 0) return out;
+  const auto index = Bytes(At(refusals, "last"), "gpu_index");
+  return out + fmt::format(" (the last of {}{})", FormatBytes(*last),
+                           index ? fmt::format(" on GPU {}", *index) : "");
+}
+
+std::string RefusalReason(const Json& refusals) {
+  if (Count(refusals) == 0) return "";
+  const Json& last = At(refusals, "last");
+  const std::string cause = TextAt(last, "cause");
+  if (cause == "own_limit") return OwnLimit(last);
+  if (cause == "gpu_full") return GpuFull(last);
+  if (cause == "own_part") return OwnPart(last);
+  if (cause == "driver") return Driver(last);
+  // Of a daemon that has ended meanwhile.
+  return Bytes(refusals, "own_limit").value_or(0) > 0
+             ? "its limit was the reason; ask for more with --mem"
+             : "the GPU had no room left beside other promises; guarantee it with --mem";
+}
+
+}  // namespace gpumux::cli

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+namespace gpumux::cli {
+
+// Why a tenant got no memory the last time it got none, and what to do: `refusals`
+// of a tenant's JSON, for example "its limit of 10.0 GiB was the reason, of which
+// 0.6 GiB were in use; ask for more: --mem 13GiB". The figures are of the GPU that
+// refused. Empty: there was no refusal. Any bytes may come.
+std::string RefusalReason(const nlohmann::json& refusals);
+
+// "2 refusals (the last of 12.0 GiB on GPU 1)"; "0 refusals".
+std::string RefusalCount(const nlohmann::json& refusals);
+
+}  // namespace gpumux::cli
