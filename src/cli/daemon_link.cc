@@ -21,7 +21,7 @@ using Steady = std::chrono::steady_clock;
 
 constexpr auto kStartAfter = std::chrono::seconds(1);
 constexpr auto kStartAgain = std::chrono::seconds(15);
-constexpr auto kAskAgain = std::chrono::seconds(10);  // a daemon that knows nothing of the lease
+constexpr auto kAskAgain = std::chrono::seconds(2);  // a daemon that knows nothing of the lease
 constexpr auto kAnswer = std::chrono::seconds(2);
 constexpr auto kLastLook = std::chrono::seconds(2);
 constexpr auto kShortLook = std::chrono::milliseconds(500);  // at a daemon that others start

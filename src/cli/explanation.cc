@@ -98,7 +98,10 @@ Json MemoryGuarantee(const Json& tenant, const Json& status) {
                unexplained = NumberAt(*gpu, "mem_unexplained_bytes");
     const uint64_t index = NumberAt(*gpu, "index").value_or(0);
     if (!total || !all || !reserve || !unmanaged || !unexplained) {
-      return Part(kPart, by, "unproven", fmt::format("NVML does not say what GPU {} has left", index));
+      return Part(kPart, by, "unproven",
+                  fmt::format("NVML does not say what GPU {} has left: {}", index,
+                              TextAt(*gpu, "mem_unmanaged_bytes_reason", kWidth)),
+                  TextAt(*gpu, "remedy", kWidth));
     }
     const std::string figures =
         fmt::format("GPU {}: {} guaranteed to all + {} reserve + {} unmanaged + {} unexplained", index,

@@ -217,6 +217,12 @@ std::string Notes(const Json& data) {
       out += fmt::format("GPU {} is managed by the daemon of uid {} (pid {})\n",
                          NumberAt(gpu, "index").value_or(0), NumberAt(owner, "uid").value_or(0),
                          NumberAt(owner, "pid").value_or(0));
+    } else if (NumberAt(gpu, "mem_promisable_bytes") == 0 &&
+               At(gpu, "mem_promisable_bytes_reason").is_string()) {
+      const std::string remedy = TextAt(gpu, "remedy", 300);
+      out +=
+          fmt::format("GPU {} takes no new tenants: {}{}\n", NumberAt(gpu, "index").value_or(0),
+                      TextAt(gpu, "mem_promisable_bytes_reason", 300), remedy.empty() ? "" : "; " + remedy);
     }
   }
   return out;

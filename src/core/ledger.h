@@ -63,6 +63,12 @@ class Ledger {
 
   Ledger(uint64_t total_bytes, uint64_t reserve_bytes) : total_(total_bytes), reserve_(reserve_bytes) {}
 
+  // What the device is, where that was not known (0 bytes) when this was made.
+  void SetDevice(uint64_t total_bytes, uint64_t reserve_bytes) {
+    total_ = total_bytes;
+    reserve_ = reserve_bytes;
+  }
+
   // What others than tenants hold, as the monitor last saw it.
   void SetOutside(uint64_t unmanaged_bytes, uint64_t unexplained_bytes);
 

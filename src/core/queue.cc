@@ -84,6 +84,12 @@ std::optional<Queue::Outcome> Queue::Next(const Situation& situation) {
       kept.For(it->wait);
       continue;
     }
+    if (const Error* error = std::get_if<Error>(&decision);
+        error && error->code == Code::kUnavailable && !it->reason.empty()) {
+      // A GPU that does not answer now: who waits already waits for that too.
+      it->reason = error->message;
+      continue;
+    }
     Outcome outcome{std::move(it->request), Error{}};
     if (auto* placement = std::get_if<Placement>(&decision)) outcome.decision = std::move(*placement);
     if (auto* error = std::get_if<Error>(&decision)) outcome.decision = std::move(*error);

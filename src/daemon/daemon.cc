@@ -52,6 +52,7 @@ struct Daemon::Parts {
       if (member) member->guard_before = MayHaveProcessPage(process.pid);
       return member;
     };
+    machine.on_found = [this] { leases.TakeOverLate(); };
     desk.death_unnoticed = [this](const Tenant& tenant) { return reaper.DeathUnnoticed(tenant); };
     desk.make_room = [this](const Tenant& tenant, core::ProcessKey process, size_t gpu, uint64_t bytes,
                             bool own_limit) {
@@ -69,6 +70,8 @@ struct Daemon::Parts {
 
   void Tick() {
     machine.ClaimFree();
+    machine.Recover(clock.Now());
+    leases.TakeOverLate();
     monitor.RefreshAll();
     NoteUntoldRefusals(tenants, machine, clock);
     leases.WatchGuards();

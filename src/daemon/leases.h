@@ -52,6 +52,9 @@ class Leases {
   // Before NVML is read and before anybody is accepted.
   void TakeOver();
 
+  // Those among them whose GPU was not there: once more, before it is read.
+  void TakeOverLate();
+
   // To the `run` of a session. False: it is gone.
   std::function<bool(uint64_t session, const std::string& json)> send_queued, send_summary;
   std::function<bool(uint64_t session)> send_resumed;
@@ -95,7 +98,7 @@ class Leases {
 
   const core::Queue& queue() const { return queue_; }
   const std::map<uint64_t, Waiter>& waiters() const { return waiters_; }
-  bool Idle() const { return waiters_.empty() && tenants_.live().empty(); }
+  bool Idle() const { return waiters_.empty() && tenants_.live().empty() && waiting_rows_.empty(); }
 
  private:
   // Whose request it is, and what follows for its place. kUnavailable: the user
@@ -147,6 +150,7 @@ class Leases {
   core::Queue queue_;
   std::map<uint64_t, Waiter> waiters_;  // by the request's id
   uint64_t next_request_ = 1;
+  std::vector<std::pair<std::string, std::string>> waiting_rows_;  // of the store: their GPU is not there
   bool schedule_posted_ = false;
 };
 

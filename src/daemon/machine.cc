@@ -13,7 +13,27 @@ namespace gpumux::daemon {
 namespace {
 // Of the attempts (one a second) that ask a silent owner again who it is.
 constexpr unsigned kAskEvery = 60;
+// NVML is started anew so long after a GPU was lost, and then twice as long each time.
+constexpr Time kFirstRecovery = std::chrono::seconds(1);
+constexpr Time kSeldomRecovery = std::chrono::seconds(60);
 }  // namespace
+
+Error WhyLost(const gpu::Device& device, const Error& error) {
+  Error why = error;
+  // A library or GPU without the query will not come to have it.
+  if (why.code == Code::kUnsupported) return why;
+  if (why.code == Code::kNotFound) {
+    why.message = fmt::format("GPU {} ({}) is not among the GPUs that NVML shows now", device.index,
+                              device.uuid.ToString());
+  }
+  why.code = Code::kUnavailable;
+  if (why.hint.empty()) {
+    why.hint =
+        "nvidia-smi and the kernel's log (Xid) tell more; a reset of the GPU or a reboot may bring it back, "
+        "and gpumuxd notices";
+  }
+  return why;
+}
 
 GpuState::GpuState(gpu::Device d, const gpu::DeviceMemory& memory, core::ContextCost c)
     : device(std::move(d)),
@@ -62,29 +82,89 @@ Machine::Machine(gpu::GpuSource source, gpu::Nvml& nvml, EventLoop& loop, EventL
     : source_(std::move(source)), nvml_(nvml), loop_(loop), events_(events), api_path_(std::move(api_path)) {}
 
 void Machine::Start(std::vector<UniqueFd> kept) {
-  for (const gpu::Device& device : nvml_.Devices()) {
-    const auto memory = nvml_.Memory(device.uuid);
-    auto gpu = std::make_unique<GpuState>(device, memory.value_or(gpu::DeviceMemory{}),
-                                          core::ContextCostOf(device.name));
-    if (!memory) {
-      gpu->lost = memory.error();
-      events_.Note(
-          {.kind = EventKind::kGpuLost,
-           .text = fmt::format("GPU {}: {}; no new promises", device.index, memory.error().ToString()),
-           .gpus = {device.uuid}});
-    }
-    gpu->compute_mode = nvml_.Mode(device.uuid).value_or(gpu::ComputeMode::kUnknown);
-    gpu->near = gpu::FindLocality(nvml_, device);
-    const std::string name = OwnershipName(source_, device.uuid);
-    const auto ours = std::find_if(kept.begin(), kept.end(), [&](const UniqueFd& socket) {
-      return socket && IsClaimOf(socket.get(), name);
-    });
-    if (ours != kept.end())
-      Own(*gpu, std::move(*ours));
-    else
-      Claim(*gpu);
-    gpus_.push_back(std::move(gpu));
+  for (const gpu::Device& device : nvml_.Devices()) Add(device, kept);
+}
+
+void Machine::Add(const gpu::Device& device, std::span<UniqueFd> kept) {
+  auto gpu = std::make_unique<GpuState>(device, gpu::DeviceMemory{}, core::ContextCostOf(device.name));
+  gpu->compute_mode = nvml_.Mode(device.uuid).value_or(gpu::ComputeMode::kUnknown);
+  gpu->near = gpu::FindLocality(nvml_, device);
+  if (!Learn(*gpu)) NoteLost(*gpu);
+  const std::string name = OwnershipName(source_, device.uuid);
+  const auto ours = std::find_if(kept.begin(), kept.end(), [&](const UniqueFd& socket) {
+    return socket && IsClaimOf(socket.get(), name);
+  });
+  if (ours != kept.end())
+    Own(*gpu, std::move(*ours));
+  else
+    Claim(*gpu);
+  gpus_.push_back(std::move(gpu));
+}
+
+bool Machine::Learn(GpuState& gpu) {
+  const auto memory = nvml_.Memory(gpu.device.uuid);
+  if (!memory) {
+    gpu.lost = WhyLost(gpu.device, memory.error());
+    return false;
   }
+  gpu.lost.reset();
+  gpu.ledger.SetDevice(memory->total_bytes, memory->reserved_bytes + gpu.cost.first_share_bytes);
+  return true;
+}
+
+void Machine::NoteLost(const GpuState& gpu) {
+  events_.Note({.kind = EventKind::kGpuLost,
+                .text = fmt::format("GPU {}: {}; no new promises", gpu.device.index, gpu.lost->ToString()),
+                .gpus = {gpu.device.uuid}});
+}
+
+void Machine::NoteBack(const GpuState& gpu) {
+  events_.Note({.kind = EventKind::kGpuBack,
+                .text = fmt::format("GPU {} answers again", gpu.device.index),
+                .gpus = {gpu.device.uuid}});
+}
+
+void Machine::Recover(Time now) {
+  bool lost = false, found = false;
+  for (auto& gpu : gpus_) {
+    if (!gpu->Known() && Learn(*gpu)) {
+      found = true;
+      NoteBack(*gpu);
+    }
+    lost |= gpu->lost && gpu->lost->code != Code::kUnsupported;
+  }
+  if (!lost) {
+    recover_at_.reset();
+  } else if (!recover_at_) {
+    // A first failure may be one of the moment.
+    recover_wait_ = kFirstRecovery;
+    recover_at_ = now + recover_wait_;
+  } else if (now >= *recover_at_) {
+    recover_wait_ = std::min(2 * recover_wait_, kSeldomRecovery);
+    recover_at_ = now + recover_wait_;
+    const Status started = nvml_.Restart();
+    if (!started) LogWarning("NVML, started anew: {}", started.error().ToString());
+    if (started) found |= TakeDevices();
+  }
+  if (found && on_found) on_found();
+}
+
+bool Machine::TakeDevices() {
+  bool more = false;
+  for (const gpu::Device& device : nvml_.Devices()) {
+    const auto at = Find(device.uuid);
+    if (!at) {
+      more = true;
+      Add(device);
+      continue;
+    }
+    GpuState& gpu = *gpus_[*at];
+    if (gpu.device.index != device.index)
+      LogInfo("GPU {} ({}) is GPU {} now", gpu.device.index, device.uuid.ToString(), device.index);
+    gpu.device = device;
+    gpu.compute_mode = nvml_.Mode(device.uuid).value_or(gpu.compute_mode);
+  }
+  return more;
 }
 
 void Machine::ClaimFree() {

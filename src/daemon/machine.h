@@ -3,8 +3,10 @@
 // The GPUs of this machine: their ledgers, and who owns these.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -38,8 +40,13 @@ struct GpuState {
   std::vector<int> unmanaged_pids;
   uint64_t previous_unexplained_bytes = 0;
 
+  // Its figures were read at least once, and its ledger stands on them.
+  bool Known() const { return ledger.TotalBytes() > 0; }
   core::GpuSnapshot Snapshot() const;
 };
+
+// Why a GPU is closed, with what can be done, of what NVML answered.
+Error WhyLost(const gpu::Device& device, const Error& error);
 
 class Machine {
  public:
@@ -49,11 +56,19 @@ class Machine {
   // Reads every GPU once and claims it, or takes one of the sockets that an
   // earlier daemon had. A GPU that cannot be read is there and closed.
   void Start(std::vector<UniqueFd> kept = {});
+  // Looks after GPUs that do not answer: starts NVML anew, more and more seldom, and
+  // takes what it shows then. A GPU stays in its place whatever its index is now.
+  void Recover(Time now);
+  // A GPU is there that was not, or what it has is known now. Before it is read.
+  std::function<void()> on_found;
   // Tries again for GPUs that were someone else's.
   void ClaimFree();
   // A `run` hands over the socket that it holds of one of our GPUs. Anything else
   // is closed.
   void TakeClaim(UniqueFd socket);
+  // Events: `gpu.lost` says why; it answers again.
+  void NoteLost(const GpuState& gpu);
+  void NoteBack(const GpuState& gpu);
 
   std::vector<core::GpuSnapshot> Snapshot() const;
   std::vector<std::unique_ptr<GpuState>>& gpus() { return gpus_; }
@@ -64,6 +79,11 @@ class Machine {
   std::string nvml_version() const { return nvml_.DriverVersion(); }
 
  private:
+  void Add(const gpu::Device& device, std::span<UniqueFd> kept = {});
+  // What the GPU has, if that is not known yet; false: it still is not.
+  bool Learn(GpuState& gpu);
+  // What NVML shows since it was started anew; whether there is a GPU more.
+  bool TakeDevices();
   void Claim(GpuState& gpu);
   void Own(GpuState& gpu, UniqueFd socket);
 
@@ -73,6 +93,8 @@ class Machine {
   EventLog& events_;
   std::string api_path_;
   std::vector<std::unique_ptr<GpuState>> gpus_;
+  std::optional<Time> recover_at_;  // while a GPU does not answer
+  Time recover_wait_{};
 };
 
 }  // namespace gpumux::daemon

@@ -33,6 +33,8 @@ bool MayHaveGuard(pid_t pid) { return MayMap(pid, "/libgpumux-guard.so"); }
 
 bool Monitor::ReadOnce(size_t gpu_index) {
   GpuState& gpu = *machine_.gpus()[gpu_index];
+  // First what was promised on it is promised again (Machine::on_found).
+  if (!gpu.Known()) return false;
 
   // The pages before and after NVML's answer: calls go on meanwhile.
   std::vector<Before> members;
@@ -53,20 +55,14 @@ bool Monitor::ReadOnce(size_t gpu_index) {
   const auto memory = machine_.nvml().Memory(gpu.device.uuid);
   const auto processes = machine_.nvml().Processes(gpu.device.uuid);
   if (!memory || !processes) {
-    const Error& error = memory ? processes.error() : memory.error();
-    if (!gpu.lost) {
-      events_.Note({.kind = EventKind::kGpuLost,
-                    .text = fmt::format("GPU {}: {}; no new promises", gpu.device.index, error.ToString()),
-                    .gpus = {gpu.device.uuid}});
-    }
-    gpu.lost = error;
+    const bool news = !gpu.lost;
+    gpu.lost = WhyLost(gpu.device, memory ? processes.error() : memory.error());
+    if (news) machine_.NoteLost(gpu);
     return false;
   }
   if (gpu.lost) {
-    events_.Note({.kind = EventKind::kGpuBack,
-                  .text = fmt::format("GPU {} answers again", gpu.device.index),
-                  .gpus = {gpu.device.uuid}});
     gpu.lost.reset();
+    machine_.NoteBack(gpu);
   }
   gpu.last_reading = clock_.Now();
   gpu.device_used_bytes = memory->used_bytes;

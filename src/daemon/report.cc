@@ -314,6 +314,7 @@ Json GpuJson(const GpuState& gpu, const Tenants& tenants, const Machine& machine
     json["mem_unmanaged_bytes_reason"] = json["mem_unexplained_bytes_reason"] =
         json["mem_device_used_bytes_reason"] = reason;
   }
+  json["remedy"] = snapshot.closed_error.hint.empty() ? Json(nullptr) : Json(snapshot.closed_error.hint);
   json["unmanaged_pids"] = gpu.unmanaged_pids;
   json["context_bytes"] = gpu.cost.ChargeBytes();
   json["context_bytes_measured"] = gpu.cost.measured;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/kill_point.h"
 #include "base/log.h"
@@ -66,6 +67,12 @@ void Leases::TakeOver() {
   if (!rows) return;
   for (const auto& [id, record] : *rows) TakeOver(id, record);
   if (!tenants_.live().empty()) LogInfo("took over {} lease(s)", tenants_.live().size());
+  if (!waiting_rows_.empty())
+    LogWarning("{} lease(s) wait for GPUs that NVML does not show", waiting_rows_.size());
+}
+
+void Leases::TakeOverLate() {
+  for (const auto& [id, record] : std::exchange(waiting_rows_, {})) TakeOver(id, record);
 }
 
 void Leases::TakeOver(const std::string& id, const std::string& text) {
@@ -82,7 +89,12 @@ void Leases::TakeOver(const std::string& id, const std::string& text) {
   auto tenant = std::make_unique<Tenant>();
   for (const core::Share& share : record->shares) {
     const auto index = machine_.Find(share.gpu);
-    if (!index) return give_up("GPU " + share.gpu.ToString() + " is gone");
+    if (!index || !machine_.gpus()[*index]->Known()) {
+      if (!Lives(record->run) && !(record->child && Lives(*record->child)))
+        return give_up("GPU " + share.gpu.ToString() + " is gone, and so is its program");
+      waiting_rows_.emplace_back(id, text);
+      return;
+    }
     tenant->gpus.push_back(*index);
   }
   tenant->id = id;

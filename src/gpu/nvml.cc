@@ -61,6 +61,18 @@ class NvmlLibrary final : public Nvml {
   }
 
   const std::vector<Device>& Devices() const override { return devices_; }
+
+  Status Restart() override {
+    if (initialised_ && api_.shutdown) api_.shutdown();
+    initialised_ = false;
+    devices_.clear();
+    handles_.clear();
+    Status started = Start();
+    if (started) started = Enumerate();
+    down_ = started ? std::nullopt : std::optional(started.error());
+    return started;
+  }
+
   std::string DriverVersion() const override { return driver_version_; }
 
   Result<DeviceMemory> Memory(const Uuid& gpu) override {
@@ -165,6 +177,10 @@ class NvmlLibrary final : public Nvml {
     if (!all)
       return Fail(Code::kUnavailable, "NVML lacks functions that every release has",
                   "check the driver's installation");
+    return Start();
+  }
+
+  Status Start() {
     if (nvmlReturn_t result = api_.init(); result != NVML_SUCCESS) return Error(result, "start of NVML");
     initialised_ = true;
     return {};
@@ -207,7 +223,8 @@ class NvmlLibrary final : public Nvml {
     for (size_t i = 0; i < devices_.size(); ++i) {
       if (devices_[i].uuid == gpu) return handles_[i];
     }
-    return Fail(Code::kNotFound, "no GPU " + gpu.ToString());
+    if (down_) return tl::unexpected(*down_);
+    return Fail(Code::kNotFound, "NVML shows no GPU " + gpu.ToString());
   }
 
   tl::unexpected<gpumux::Error> Error(nvmlReturn_t result, const std::string& what) const {
@@ -282,6 +299,7 @@ class NvmlLibrary final : public Nvml {
   Functions api_;
   std::vector<Device> devices_;
   std::vector<nvmlDevice_t> handles_;
+  std::optional<gpumux::Error> down_;  // why nothing is answered for since the last Restart
   std::string driver_version_;
 };
 

@@ -45,7 +45,7 @@ struct ProcessUse {
 // seconds on a sick GPU. Not thread-safe: one thread owns it.
 //
 // Errors: kUnavailable for a library or GPU that is lost or not permitted,
-// kNotFound for an unknown UUID, kUnsupported for a query the driver lacks.
+// kNotFound for a UUID that is not among Devices(), kUnsupported for a query the driver lacks.
 class Nvml {
  public:
   virtual ~Nvml() = default;
@@ -55,8 +55,13 @@ class Nvml {
   // is how the stand-in finds its state: call it before threads start.
   static Result<std::unique_ptr<Nvml>> Open(const GpuSource& source);
 
-  // The GPUs found at Open, in NVML's order.
+  // The GPUs found at Open or the last Restart, in NVML's order.
   virtual const std::vector<Device>& Devices() const = 0;
+  // Ends NVML and starts it anew: a GPU that fell off the bus and came back, or a
+  // driver that was loaded again, is answered for only then. A GPU is its UUID
+  // before and after; its index may change. On an error nothing is answered for
+  // until a later call succeeds. Takes as long as `nvidia-smi` does.
+  virtual Status Restart() = 0;
   virtual std::string DriverVersion() const = 0;  // empty: unknown
   virtual Result<DeviceMemory> Memory(const Uuid& gpu) = 0;
   // Compute and graphics processes, each pid once.

@@ -39,6 +39,7 @@ constexpr CodeName kCodes[] = {
 constexpr uint64_t kMaxCount = 1'000'000'000'000;
 constexpr nanoseconds kMaxTime = std::chrono::hours(1);
 constexpr int kMaxCode = 9999;
+constexpr uint64_t kMaxGpu = 64;
 constexpr int kCudaUnknown = 999, kCudaNotFound = 500;
 constexpr int kNvmlFunctionNotFound = 13, kNvmlLost = 15;
 
@@ -205,6 +206,14 @@ Status ParseLost(Words* words, FaultRule* rule) {
   return {};
 }
 
+Status ParseOff(Words* words, FaultRule* rule) {
+  const std::string_view word = words->Next();
+  const auto number = word == "0" ? std::optional<uint64_t>(0) : Count(word);
+  if (!number || *number >= kMaxGpu) return words->Wrong(Quote(word) + " is not the number of a GPU");
+  rule->gpu = static_cast<unsigned>(*number);
+  return {};
+}
+
 Status ParseDriver(Words* words, FaultScript* script) {
   const std::string_view version = words->Next();
   if (!script->driver_version.empty()) return words->Wrong("a second driver version");
@@ -258,8 +267,11 @@ Status ParseRule(Words words, FaultScript* script) {
   } else if (what == "mps") {
     if (!words.Take("hangs")) return words.Wrong("expected \"mps hangs\"");
     script->mps_hangs = true;
+  } else if (what == "off") {
+    rule.kind = Kind::kOff;
+    status = ParseOff(&words, &rule);
   } else {
-    return words.Wrong(Quote(what) + " is none of fail, slow, lack, lost, driver, mps");
+    return words.Wrong(Quote(what) + " is none of fail, slow, lack, lost, off, driver, mps");
   }
   if (!status) return status;
   if (!words.empty()) return words.Wrong("too much: " + Quote(words.Next()));
@@ -312,6 +324,12 @@ bool FaultRun::Lacks(std::string_view name) const {
   });
 }
 
+bool FaultRun::IsOff(unsigned gpu) const {
+  return std::any_of(script_.rules.begin(), script_.rules.end(), [&](const FaultRule& rule) {
+    return rule.kind == FaultRule::Kind::kOff && rule.gpu == gpu;
+  });
+}
+
 FaultRun::Verdict FaultRun::OnCall(std::string_view name, std::chrono::steady_clock::time_point now) {
   using Kind = FaultRule::Kind;
   Verdict verdict;
@@ -323,7 +341,7 @@ FaultRun::Verdict FaultRun::OnCall(std::string_view name, std::chrono::steady_cl
   }
   for (size_t i = 0; i < script_.rules.size(); ++i) {
     const FaultRule& rule = script_.rules[i];
-    if (rule.kind == Kind::kLack || !rule.Covers(name)) continue;
+    if (rule.kind == Kind::kLack || rule.kind == Kind::kOff || !rule.Covers(name)) continue;
     if (rule.kind == Kind::kLost && !NeedsDevice(name)) continue;
     const uint64_t call = calls_[i].fetch_add(1, std::memory_order_relaxed) + 1;
     const nanoseconds age = now - begin_;

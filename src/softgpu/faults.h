@@ -26,10 +26,11 @@ struct FaultWhen {
 };
 
 struct FaultRule {
-  enum class Kind { kFail, kSlow, kLack, kLost };
+  enum class Kind { kFail, kSlow, kLack, kLost, kOff };
   Kind kind = Kind::kFail;
   std::string function;                           // of kLost empty; may end in '*'
   int code = 0;                                   // kFail
+  unsigned gpu = 0;                               // kOff
   FaultWhen when;                                 // kFail, kSlow; kLost if it counts calls
   bool timed = false;                             // kLost: by the clock instead
   std::chrono::nanoseconds delay{0};              // kSlow
@@ -62,6 +63,8 @@ class FaultRun {
   // Counts the call.
   Verdict OnCall(std::string_view name, std::chrono::steady_clock::time_point now);
   bool Lacks(std::string_view name) const;
+  // The GPU, by its place in the machine, is off the bus.
+  bool IsOff(unsigned gpu) const;
   const FaultScript& script() const { return script_; }
 
  private:

@@ -60,6 +60,7 @@ class FakeNvml final : public gpu::Nvml {
     }
   }
   const std::vector<gpu::Device>& Devices() const override { return devices_; }
+  Status Restart() override { return {}; }
   std::string DriverVersion() const override { return "580.0"; }
   // Processes are on GPU 0; the others are empty.
   Result<gpu::DeviceMemory> Memory(const gpu::Uuid& gpu) override {

@@ -19,7 +19,7 @@ nvmlReturn_t Lookup(nvmlDevice_t* out, nvmlReturn_t otherwise, Find matches) {
   if (state.inits == 0) return NVML_ERROR_UNINITIALIZED;
   if (out == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
   for (uint32_t i = 0; i < state.count; ++i) {
-    if (!matches(state.devices[i])) continue;
+    if (!state.devices[i].found || !matches(state.devices[i])) continue;
     *out = reinterpret_cast<nvmlDevice_t>(&state.devices[i]);
     return NVML_SUCCESS;
   }
@@ -70,13 +70,13 @@ GPUMUX_NVML nvmlDeviceGetCount_v2(unsigned* count) {
   std::lock_guard lock(state.mutex);
   if (state.inits == 0) return NVML_ERROR_UNINITIALIZED;
   if (count == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
-  *count = state.count;
+  *count = state.found;
   return NVML_SUCCESS;
 }
 GPUMUX_NVML nvmlDeviceGetCount(unsigned* count) { return nvmlDeviceGetCount_v2(count); }
 
 GPUMUX_NVML nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t* out) {
-  return Lookup(out, NVML_ERROR_INVALID_ARGUMENT, [=](const Device& d) { return d.index == index; });
+  return Lookup(out, NVML_ERROR_INVALID_ARGUMENT, [=](const Device& d) { return d.number == index; });
 }
 GPUMUX_NVML nvmlDeviceGetHandleByIndex(unsigned index, nvmlDevice_t* out) {
   return nvmlDeviceGetHandleByIndex_v2(index, out);
@@ -113,10 +113,10 @@ GPUMUX_NVML nvmlDeviceGetUUID(nvmlDevice_t handle, char* out, unsigned length) {
   return CopyText(device->uuid, out, length);
 }
 GPUMUX_NVML nvmlDeviceGetIndex(nvmlDevice_t handle, unsigned* index) {
-  return Number(handle, index, [](const Device& d) { return d.index; });
+  return Number(handle, index, [](const Device& d) { return d.number; });
 }
 GPUMUX_NVML nvmlDeviceGetMinorNumber(nvmlDevice_t handle, unsigned* minor) {
-  return nvmlDeviceGetIndex(handle, minor);
+  return Number(handle, minor, [](const Device& d) { return d.index; });
 }
 
 GPUMUX_NVML nvmlDeviceGetPciInfo_v3(nvmlDevice_t handle, nvmlPciInfo_t* pci) {
@@ -255,13 +255,14 @@ GPUMUX_NVML nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t handle, unsigned level
   GPUMUX_NVML_DEVICE(device, handle, count);
   State& state = Get();
   std::lock_guard lock(state.mutex);
-  const unsigned others = level == 40 && state.count > 1 ? state.count - 1 : 0;
+  const unsigned others = level == 40 && state.found > 1 ? state.found - 1 : 0;
   const unsigned room = out != nullptr ? *count : 0;
   *count = others;
   if (room == 0) return NVML_SUCCESS;
   if (room < others) return NVML_ERROR_INSUFFICIENT_SIZE;
   for (uint32_t i = 0; others > 0 && i < state.count; ++i) {
-    if (&state.devices[i] != device) *out++ = reinterpret_cast<nvmlDevice_t>(&state.devices[i]);
+    if (state.devices[i].found && &state.devices[i] != device)
+      *out++ = reinterpret_cast<nvmlDevice_t>(&state.devices[i]);
   }
   return NVML_SUCCESS;
 }

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <vector>
 
+#include "softgpu/faults.h"
+
 namespace gpumux::nvml {
 
 using softgpu::Answer;
@@ -28,6 +30,25 @@ nvmlReturn_t Connect(State& state) {
   return NVML_SUCCESS;
 }
 
+namespace {
+
+bool IsOff(const Device& device) {
+  const softgpu::FaultRun* faults = softgpu::CurrentFaults();
+  return faults != nullptr && faults->IsOff(device.index);
+}
+
+}  // namespace
+
+void LookAtBus(State& state) {
+  state.found = 0;
+  for (uint32_t i = 0; i < state.count; ++i) {
+    Device& device = state.devices[i];
+    device.lost = false;
+    device.found = !IsOff(device);
+    if (device.found) device.number = state.found++;
+  }
+}
+
 nvmlReturn_t Check(State& state, nvmlDevice_t handle, Device** device) {
   if (state.inits == 0) return NVML_ERROR_UNINITIALIZED;
   auto* candidate = reinterpret_cast<Device*>(handle);
@@ -35,6 +56,8 @@ nvmlReturn_t Check(State& state, nvmlDevice_t handle, Device** device) {
     return NVML_ERROR_INVALID_ARGUMENT;
   }
   *device = candidate;
+  candidate->lost |= !candidate->found || IsOff(*candidate);
+  if (candidate->lost) return NVML_ERROR_GPU_IS_LOST;
   if (state.connection.Usable()) return NVML_SUCCESS;
   return Connect(state) == NVML_SUCCESS ? NVML_SUCCESS : NVML_ERROR_GPU_IS_LOST;
 }

@@ -15,7 +15,10 @@
 
 // What a nvmlDevice_t points to.
 struct gpumux_softgpu_device {
-  uint32_t index;
+  uint32_t index;   // its place in the machine
+  uint32_t number;  // NVML's index; others come before it or not, by what is on the bus
+  bool found;       // when NVML was initialised
+  bool lost;        // off the bus at some moment since then: only a new start of NVML mends it
   std::string uuid;
   gpumux::softgpu::Description description;
 };
@@ -29,9 +32,13 @@ struct State {
   unsigned inits = 0;
   softgpu::Connection connection;
   Device devices[softgpu::kMaxGpus];  // outlive nvmlShutdown, as handles do
-  uint32_t count = 0;
+  uint32_t count = 0;                 // of the machine
+  uint32_t found = 0;                 // on the bus when NVML was initialised
 };
 State& Get();
+
+// With the lock held, at the start of NVML: which GPUs are on the bus.
+void LookAtBus(State& state);
 
 // With the lock held: connects, and learns what there is.
 nvmlReturn_t Connect(State& state);

@@ -20,6 +20,7 @@ nvmlReturn_t Init() {
   if (state.inits == 0 || !state.connection.Usable()) {
     if (nvmlReturn_t error = Connect(state); error != NVML_SUCCESS) return error;
   }
+  if (state.inits == 0) LookAtBus(state);
   ++state.inits;
   return NVML_SUCCESS;
 }
