@@ -140,7 +140,9 @@ class _Listener:
                 if code == _guard.CANCELLED and self.handles:
                     continue
                 self.thread = None
-                return
+            if code == _guard.BUSY:
+                _guard.warn_once("gpumux.on_reclaim: another part of this program waits for the same", CallbackFailed)
+            return
 
 
 _listener = _Listener()

@@ -5,6 +5,7 @@
 // docs/design/reclaim.md has the picture.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -19,10 +20,12 @@ namespace gpumux::core {
 // gives. The guard takes a daemon for hung after 5 s without a reply, so this
 // and the time to say so must stay below.
 inline constexpr std::chrono::nanoseconds kAnswerLimit = std::chrono::seconds(3);
-// Emptying a cache costs the program that has to fill it again: it is spared for
-// this long after it had nothing to give, and for a moment after it gave.
-inline constexpr std::chrono::nanoseconds kSparedAfterNothing = std::chrono::seconds(5);
+// Emptying a cache costs the program that has to fill it again. After it gave what
+// was wanted it is spared for a moment; after less, it does not have it, and
+// somebody may wait for hours: for longer each time.
 inline constexpr std::chrono::nanoseconds kSparedAfterGift = std::chrono::milliseconds(250);
+inline constexpr std::chrono::nanoseconds kSparedAtFirst = std::chrono::seconds(5);
+inline constexpr std::chrono::nanoseconds kSparedAtMost = std::chrono::seconds(80);
 
 // What was asked of one process, and how it answered. One question at a time:
 // who has not answered the last one is not asked again, however long it takes.
@@ -32,14 +35,25 @@ class AskRecord {
   // Asked, not answered, and still in time.
   bool Awaited(std::chrono::nanoseconds now) const { return asked_ && now < *asked_ + kAnswerLimit; }
   bool UnderWay() const { return asked_.has_value(); }
-  void Asked(std::chrono::nanoseconds now) { asked_ = now; }
+  void Asked(std::chrono::nanoseconds now, uint64_t wanted_bytes) {
+    asked_ = now;
+    wanted_bytes_ = wanted_bytes;
+  }
   void Answered(std::chrono::nanoseconds now, uint64_t given_bytes) {
     asked_.reset();
-    spared_until_ = now + (given_bytes > 0 ? kSparedAfterGift : kSparedAfterNothing);
+    if (given_bytes >= wanted_bytes_) {
+      spared_until_ = now + kSparedAfterGift;
+      spare_next_ = kSparedAtFirst;
+    } else {
+      spared_until_ = now + spare_next_;
+      spare_next_ = std::min(2 * spare_next_, kSparedAtMost);
+    }
   }
 
  private:
   std::optional<std::chrono::nanoseconds> asked_;
+  uint64_t wanted_bytes_ = 0;
+  std::chrono::nanoseconds spare_next_ = kSparedAtFirst;
   std::chrono::nanoseconds spared_until_ = std::chrono::nanoseconds::min();
 };
 

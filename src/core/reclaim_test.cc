@@ -33,7 +33,7 @@ TEST(AskRecord, HasOneQuestionAtATime) {
   const nanoseconds t0 = seconds(100);
   EXPECT_TRUE(record.MayAsk(t0));
   EXPECT_FALSE(record.Awaited(t0));
-  record.Asked(t0);
+  record.Asked(t0, kGiB);
   EXPECT_FALSE(record.MayAsk(t0));
   EXPECT_TRUE(record.Awaited(t0 + milliseconds(2999)));
   // Late: nobody waits for it any more, and it is not asked either.
@@ -44,16 +44,23 @@ TEST(AskRecord, HasOneQuestionAtATime) {
   EXPECT_TRUE(record.MayAsk(t0 + seconds(1005)));
 }
 
-TEST(AskRecord, SparesWhoHadNothingLongerThanWhoGave) {
-  AskRecord gave, had_nothing;
-  const nanoseconds t0 = seconds(1);
-  gave.Asked(t0);
-  gave.Answered(t0, 1);
-  had_nothing.Asked(t0);
-  had_nothing.Answered(t0, 0);
-  EXPECT_FALSE(gave.MayAsk(t0 + milliseconds(249)));
-  EXPECT_TRUE(gave.MayAsk(t0 + milliseconds(250)));
-  EXPECT_FALSE(had_nothing.MayAsk(t0 + milliseconds(4999)));
+TEST(AskRecord, SparesWhoDoesNotHaveItForLongerEachTime) {
+  AskRecord record;
+  nanoseconds now = seconds(1);
+  for (const int spared : {5, 10, 20, 40, 80, 80}) {
+    record.Asked(now, kGiB);
+    record.Answered(now, kGiB - 1);
+    EXPECT_FALSE(record.MayAsk(now + seconds(spared) - milliseconds(1))) << spared;
+    now += seconds(spared);
+    EXPECT_TRUE(record.MayAsk(now)) << spared;
+  }
+  record.Asked(now, kGiB);
+  record.Answered(now, kGiB);
+  EXPECT_FALSE(record.MayAsk(now + milliseconds(249)));
+  EXPECT_TRUE(record.MayAsk(now + milliseconds(250)));
+  record.Asked(now, kGiB);
+  record.Answered(now, 0);
+  EXPECT_TRUE(record.MayAsk(now + seconds(5)));
 }
 
 GpuSnapshot Gpu(unsigned index, uint64_t promisable_bytes) {

@@ -59,7 +59,7 @@ TEST_F(DaemonTest, HangsUpOnGarbageAndGoesOn) {
     std::vector<std::byte> packet(next() % 200 + 1);
     for (auto& byte : packet) byte = static_cast<std::byte>(next());
     if (i % 3 == 0 && packet.size() >= sizeof(gpumux_frame)) {
-      gpumux_frame frame{GPUMUX_SESSION_MAGIC, GPUMUX_SESSION_VERSION, static_cast<uint16_t>(next() % 12 + 1),
+      gpumux_frame frame{GPUMUX_SESSION_MAGIC, GPUMUX_SESSION_VERSION, static_cast<uint16_t>(next() % 16 + 1),
                          static_cast<uint32_t>(packet.size() - sizeof(gpumux_frame)), 1};
       if (frame.type == GPUMUX_GUARD_HELLO) frame.type = GPUMUX_GUARD_WELCOME;
       std::memcpy(packet.data(), &frame, sizeof frame);

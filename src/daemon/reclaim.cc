@@ -102,8 +102,9 @@ bool Reclaim::Ask(const std::vector<Candidate>& candidates, uint64_t missing_byt
     listener.slot = each.slot;
     // Before it is asked: it may be quicker than this line.
     listener.committed_bytes = CommittedBytes(listener, each.slot).value_or(0);
-    if (!send(each.session, last_ask_, each.slot, std::min(missing_bytes, each.could_give_bytes))) continue;
-    listener.record.Asked(now);
+    const uint64_t wanted = std::min(missing_bytes, each.could_give_bytes);
+    if (!send(each.session, last_ask_, each.slot, wanted)) continue;
+    listener.record.Asked(now, wanted);
     Reclaims& reclaims = tenants_.Find(listener.tenant)->reclaims;
     ++reclaims.asked;
     reclaims.asked_wall = clock_.WallTime();

@@ -23,7 +23,7 @@ READY = """
     """
 
 
-class OnReclaim(sandbox.SandboxTest):
+class OnReclaimTest(sandbox.SandboxTest):
     def holder(self, code, *options):
         program = self.tenant(CACHES + code + READY, "--name=holder", *options)
         self.assertEqual(program.line(), "ready", program.poll() is None or program.rest())
@@ -32,12 +32,8 @@ class OnReclaim(sandbox.SandboxTest):
     def reclaims(self):
         return self.tenant_of("holder")["reclaim"]
 
-    def listening_or_none(self):
-        """None while there is no daemon."""
-        code, out, _ = self.start([sandbox.GPUMUX, "status", "--json"]).rest()
-        tenants = json.loads(out)["data"]["tenants"] if code == 0 else []
-        return next((t["reclaim"]["listening"] for t in tenants if t["name"] == "holder"), None)
 
+class OnReclaim(OnReclaimTest):
     def test_gives_memory_to_who_waits_for_room(self):
         holder = self.holder("gpumux.on_reclaim(cache.empty)")
         self.wait_until("it listens", lambda: self.reclaims()["listening"] == 1)
@@ -47,11 +43,6 @@ class OnReclaim(sandbox.SandboxTest):
         self.assertEqual(reclaims["asked"], 1)
         self.assertGreater(reclaims["given_bytes"], 100 << 30)
         self.assertIsNone(holder.poll())
-
-    def test_without_it_who_waits_goes_on_waiting(self):
-        self.holder("")
-        code, _, err = self.tenant("", "--mem=40GiB", "--wait=1s").rest()
-        self.assertEqual(code, 5, err)
 
     def test_gives_memory_to_an_allocation_that_would_be_refused(self):
         self.holder("gpumux.on_reclaim(cache.empty)")
@@ -78,10 +69,29 @@ class OnReclaim(sandbox.SandboxTest):
             )
         )
 
+    def test_one_that_raises_is_reported_once_and_asked_again(self):
+        holder = self.holder(
+            """
+    calls = []
+
+
+class AtTheEdges(OnReclaimTest):
+    def listening_or_none(self):
+        """None while there is no daemon."""
+        code, out, _ = self.start([sandbox.GPUMUX, "status", "--json"]).rest()
+        tenants = json.loads(out)["data"]["tenants"] if code == 0 else []
+        return next((t["reclaim"]["listening"] for t in tenants if t["name"] == "holder"), None)
+
+    def test_without_it_who_waits_goes_on_waiting(self):
+        self.holder("")
+        code, _, err = self.tenant("", "--mem=40GiB", "--wait=1s").rest()
+        self.assertEqual(code, 5, err)
+
     def test_a_callback_may_ask_what_is_wanted(self):
         holder = self.holder(
             """
     @gpumux.on_reclaim
+
     def give(wanted: gpumux.Wanted):
         print(wanted.device, wanted.bytes // GIB, threading.current_thread().daemon, flush=True)
         cache.empty()
@@ -93,10 +103,6 @@ class OnReclaim(sandbox.SandboxTest):
         self.assertEqual((device, daemon), ("0", "True"))
         self.assertIn(int(gib), (39, 40))
 
-    def test_one_that_raises_is_reported_once_and_asked_again(self):
-        holder = self.holder(
-            """
-    calls = []
     def fails():
         calls.append(1)
         raise RuntimeError("of the test")
