@@ -81,7 +81,7 @@ TEST(Explanation, TellsPeopleWhoIsBesideItAndBothFigures) {
 
 TEST(Explanation, OfAnAnswerOfAnotherVersionClaimsNothing) {
   const Json explanation = Explanation(Json::object(), Json::object());
-  ASSERT_EQ(explanation["parts"].size(), 4u);
+  ASSERT_EQ(explanation["parts"].size(), 5u);
   for (const Json& part : explanation["parts"]) EXPECT_NE(part["status"], "proven") << part;
 }
 

@@ -18,7 +18,8 @@ constexpr size_t kNamed = 3;  // holders in one line
 
 std::optional<uint64_t> Bytes(const Json& object, const char* key) {
   const Json& value = At(object, key);
-  return value.is_number_unsigned() ? std::optional(value.get<uint64_t>()) : std::nullopt;
+  const bool natural = value.is_number_unsigned() || (value.is_number_integer() && value.get<int64_t>() >= 0);
+  return natural ? std::optional(value.get<uint64_t>()) : std::nullopt;
 }
 
 std::string Size(const std::optional<uint64_t>& bytes) {

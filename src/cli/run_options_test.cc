@@ -135,7 +135,8 @@ TEST(RunRequest, IsTheJsonOfTheProtocol) {
                               "--strict", "--place", "spread"});
   EXPECT_EQ(Json::parse(RunRequestJson(*options, "/work")), Json::parse(R"({
       "name":null,"command":["prog","arg"],"cwd":"/work","mem":{"bytes":10737418240},"mem_limit":{"ratio":0.5},
-      "gpus":{"count":2},"mode":"auto","isolate":"fault","place":"spread","strict":true,"wait":true,"wait_seconds":90.0,
+      "gpus":{"count":2},"mode":"auto","isolate":"fault","place":"spread","cpu_affinity":"none","strict":true,"wait":true,
+      "wait_seconds":90.0,
       "time_seconds":null,"labels":{"a":"b"}})"));
   const auto plain = Parse({"--no-wait", "--gpu", "1", "--name", "n"});
   const Json json = Json::parse(RunRequestJson(*plain, "/"));
@@ -183,7 +184,7 @@ TEST(Queued, BecomesOneLine) {
   const auto sure =
       ParseQueued(R"({"position":1,"reason":"full","estimated_start_at":"1970-01-01T01:02:03Z"})");
   EXPECT_EQ(QueuedLine(*sure, std::chrono::system_clock::time_point(std::chrono::minutes(60))),
-            "waiting: full; starts in 2m3s at the latest");
+            "waiting: full; starts in 2m03s at the latest");
   for (const char* odd : {"", "tomorrow", "1970-01-01T01:02:03Z?", "9999-99-99T99:99:99Z"}) {
     EXPECT_FALSE(ParseQueued(fmt::format(R"({{"position":1,"estimated_start_at":"{}"}})", odd))->starts_by)
         << odd;

@@ -77,10 +77,10 @@ GpuSnapshot Gpu(unsigned index, uint64_t promisable_bytes) {
 }
 
 Queue::Waiting Waits(uint64_t id, uint64_t bytes) {
-  Request request;
-  request.id = id;
-  request.mem = MemorySize{.bytes = bytes};
-  return {request, ""};
+  Queue::Waiting waiting;
+  waiting.request.id = id;
+  waiting.request.mem = MemorySize{.bytes = bytes};
+  return waiting;
 }
 
 std::vector<std::tuple<uint64_t, size_t, uint64_t>> Lack(const std::deque<Queue::Waiting>& waiting,

@@ -69,7 +69,7 @@ ApiServer::Response Api::Tenant(const ApiServer::Request& request, const std::st
     const auto change = ParseChange(request.body);
     if (!change) return Failure(change.error());
     if (Status set = leases_.Set(id, *change, request.peer.uid); !set) return Failure(set.error());
-    return {200, report_.TenantDetail(id).value_or(report_.Done())};
+    return {200, report_.TenantDetail(request.peer.uid, id).value_or(report_.Done())};
   }
   return NoSuchPath(request);
 }

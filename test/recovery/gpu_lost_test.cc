@@ -117,14 +117,17 @@ TEST(GpuOffTheBus, IsTheSameGpuWhenItIsBack) {
   // The tenant's promise is on the GPU of its UUID, whatever its number.
   EXPECT_EQ(GpuOf(box, second)["mem_guaranteed_bytes"], 8 * kGiB);
   EXPECT_EQ(Status(box)["tenants"][0]["gpus"][0]["uuid"], second);
-  EXPECT_EQ(box.RunGpumux({"run", "--mem", "1GiB", "--gpu", second, "--no-wait", "--", "/bin/true"}).exit_code, 0);
-  EXPECT_EQ(box.RunGpumux({"run", "--mem", "1GiB", "--gpu", first, "--no-wait", "--", "/bin/true"}).exit_code, 3);
+  EXPECT_EQ(
+      box.RunGpumux({"run", "--mem", "1GiB", "--gpu", second, "--no-wait", "--", "/bin/true"}).exit_code, 0);
+  EXPECT_EQ(box.RunGpumux({"run", "--mem", "1GiB", "--gpu", first, "--no-wait", "--", "/bin/true"}).exit_code,
+            3);
   faults.Set("");
   ASSERT_TRUE(WaitUntil("it is back", [&] { return GpuOf(box, first)["mem_promisable_bytes"] > 0; }));
   EXPECT_EQ(GpuOf(box, first)["index"], 0);
   EXPECT_EQ(GpuOf(box, second)["index"], 1);
   EXPECT_EQ(GpuOf(box, second)["mem_guaranteed_bytes"], 8 * kGiB);
-  EXPECT_EQ(box.RunGpumux({"run", "--mem", "100GiB", "--gpu", first, "--no-wait", "--", "/bin/true"}).exit_code, 0);
+  EXPECT_EQ(
+      box.RunGpumux({"run", "--mem", "100GiB", "--gpu", first, "--no-wait", "--", "/bin/true"}).exit_code, 0);
   Touch(stop);
   EXPECT_EQ(a.Wait().exit_code, 0) << a.Out();
 }
@@ -162,9 +165,8 @@ void StartWithoutTheGpu(const std::string& script) {
   faults.Set("");
   ASSERT_TRUE(WaitUntil("the lease is there again", [&] { return Tenants(box)["a"] == id; }));
   EXPECT_FALSE(Tenants(box).contains("gone"));
-  ASSERT_TRUE(WaitUntil("its run is back", [&] {
-    return DaemonLog(box).find("its run is back") != std::string::npos;
-  }));
+  ASSERT_TRUE(WaitUntil("its run is back",
+                        [&] { return DaemonLog(box).find("its run is back") != std::string::npos; }));
   EXPECT_EQ(Gpu(box, "mem_guaranteed_bytes"), 8 * kGiB);
   EXPECT_EQ(Gpu(box, "mem_unmanaged_bytes"), 0);
   Touch(stop);
