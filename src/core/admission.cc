@@ -162,19 +162,23 @@ uint64_t LeastGuarantee(const Request& request, Mode mode, const Candidates& pos
 // A request that its owner's quota forbids even when nothing of theirs runs.
 std::optional<Error> BeyondQuota(const Bound& bound, uint64_t bytes, size_t count) {
   const Quota& quota = bound.quota;
-  std::string needs;
-  if (bytes > 0 && quota.guaranteed_bytes && bytes > *quota.guaranteed_bytes)
-    needs = fmt::format("needs {} guaranteed, the quota of {} is {}", FormatBytes(bytes), bound.whose,
-                        FormatBytes(*quota.guaranteed_bytes));
-  else if (quota.gpus && count > *quota.gpus)
-    needs = fmt::format("needs {} GPU{}, the quota of {} is {}", count, count == 1 ? "" : "s", bound.whose,
-                        *quota.gpus);
-  else if (quota.tenants && *quota.tenants == 0)
-    needs = fmt::format("the quota of {} allows no tenant", bound.whose);
-  else
-    return std::nullopt;
-  return Error{Code::kDenied, std::move(needs),
-               "ask for less, or ask who runs this machine to raise the quota in gpumuxd's configuration"};
+  if (bytes > 0 && quota.guaranteed_bytes && bytes > *quota.guaranteed_bytes) {
+    return Error{Code::kDenied,
+                 fmt::format("needs {} guaranteed, the quota of {} is {}", FormatBytes(bytes), bound.whose,
+                             FormatBytes(*quota.guaranteed_bytes)),
+                 HowToRaise(bound, "memory")};
+  }
+  if (quota.gpus && count > *quota.gpus) {
+    return Error{Code::kDenied,
+                 fmt::format("needs {} GPU{}, the quota of {} is {}", count, count == 1 ? "" : "s",
+                             bound.whose, *quota.gpus),
+                 HowToRaise(bound, "gpus")};
+  }
+  if (quota.tenants && *quota.tenants == 0) {
+    return Error{Code::kDenied, fmt::format("the quota of {} allows no tenant", bound.whose),
+                 HowToRaise(bound, "tenants")};
+  }
+  return std::nullopt;
 }
 
 bool MayUse(const std::vector<Bound>& bounds, const GpuSnapshot& gpu, uint64_t bytes) {

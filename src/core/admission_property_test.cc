@@ -497,7 +497,7 @@ class History {
 
 TEST(AdmissionProperty, KeepsSumsQuotasOrderAndWhatItSaid) {
   for (uint64_t seed = 1; seed <= 10000; ++seed) {
-    if (!History(seed).Run(25)) return;
+    if (!History(seed).Run(20)) return;
   }
   // Histories in which these do not happen prove nothing.
   EXPECT_GT(History::backfilled, 500u);

@@ -73,7 +73,7 @@ Status JudgeQuotas(const std::vector<Share>& before, const std::vector<Share>& a
     if (bound.HasRoomFor(new_bytes - old_bytes)) continue;
     return Fail(Code::kDenied,
                 fmt::format("needs {} more: {}", FormatBytes(new_bytes - old_bytes), DescribeBytes(bound)),
-                "ask for less, or ask who runs this machine to raise the quota in gpumuxd's configuration");
+                HowToRaise(bound, "memory"));
   }
   return {};
 }

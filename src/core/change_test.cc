@@ -93,8 +93,10 @@ TEST(Change, GivesAwayNothingThatOthersWaitFor) {
 }
 
 TEST(Change, KeepsQuotas) {
-  Bound bound{
-      .whose = "user anna", .quota = {.guaranteed_bytes = 80 * kGiB, .tenants = {}, .gpus = {}}, .use = {}};
+  Bound bound{.whose = "user anna",
+              .key = "quota.user.anna",
+              .quota = {.guaranteed_bytes = 80 * kGiB, .tenants = {}, .gpus = {}},
+              .use = {}};
   bound.use.guaranteed_bytes = 60 * kGiB;  // 40 of them its own
   EXPECT_TRUE(Judge(Memory(30 * kGiB), 100 * kGiB, 100 * kGiB, {}, {bound}));
   const auto refused = Judge(Memory(31 * kGiB), 100 * kGiB, 100 * kGiB, {}, {bound});

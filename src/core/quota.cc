@@ -79,13 +79,20 @@ std::vector<Bound> QuotaBook::BoundsOf(const std::string& user,
                                        const std::vector<std::string>& groups) const {
   std::vector<Bound> bounds;
   const Rule* own = Find(policy_.users, user);
+  const std::string own_key = own ? "quota.user." + user : "quota.every-user";
   if (!own && policy_.every_user) own = &*policy_.every_user;
-  if (own && Limits(own->quota)) bounds.push_back({"user " + user, own->quota, UseOf(users_, user)});
+  if (own && Limits(own->quota)) bounds.push_back({"user " + user, own_key, own->quota, UseOf(users_, user)});
   for (const std::string& group : groups) {
     const Rule* rule = Find(policy_.groups, group);
-    if (rule && Limits(rule->quota)) bounds.push_back({"group " + group, rule->quota, UseOf(groups_, group)});
+    if (rule && Limits(rule->quota))
+      bounds.push_back({"group " + group, "quota.group." + group, rule->quota, UseOf(groups_, group)});
   }
   return bounds;
+}
+
+std::string HowToRaise(const Bound& bound, const char* what) {
+  return fmt::format("ask for less, or ask who runs this machine to raise {}.{} in its configuration",
+                     bound.key, what);
 }
 
 std::string DescribeBytes(const Bound& bound) {

@@ -28,6 +28,7 @@ struct QuotaUse {
 // A quota that binds a request.
 struct Bound {
   std::string whose;  // "user anna", "group vision"
+  std::string key;    // of the configuration: "quota.every-user"
   Quota quota;
   QuotaUse use;
 
@@ -48,6 +49,9 @@ class QuotaBook {
   const Policy& policy_;
   std::map<std::string, QuotaUse> users_, groups_;
 };
+
+// What to do about a quota; `what` is "memory", "tenants" or "gpus".
+std::string HowToRaise(const Bound& bound, const char* what);
 
 // "user anna has 60.0 of 80.0 GiB guaranteed (serve, train)", and of tenants and GPUs alike.
 std::string DescribeBytes(const Bound& bound);

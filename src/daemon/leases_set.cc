@@ -85,7 +85,13 @@ Status Leases::Set(const std::string& id, const core::Change& change, uid_t by) 
 Status Leases::Apply(Tenant& tenant, const core::Change& change, std::vector<core::Share> after, uid_t by) {
   const std::vector<core::Share> before = tenant.shares;
   const RunRequest request_before = tenant.request;
+  const bool freed_before = tenant.frees_as_it_goes;
   tenant.shares = std::move(after);
+  tenant.frees_as_it_goes = false;
+  for (size_t slot = 0; slot < tenant.gpus.size(); ++slot) {
+    const uint64_t used = machine_.gpus()[tenant.gpus[slot]]->ledger.Find(tenant.id)->used_bytes;
+    tenant.frees_as_it_goes |= used > tenant.shares[slot].limit_bytes.value_or(UINT64_MAX);
+  }
   if (change.mem) {
     tenant.request.ask.mem = change.mem;
     tenant.request.ask.mem_limit = change.mem_limit;
@@ -98,6 +104,7 @@ Status Leases::Apply(Tenant& tenant, const core::Change& change, std::vector<cor
   if (!done) {
     tenant.shares = before;
     tenant.request = request_before;
+    tenant.frees_as_it_goes = freed_before;
     if (Status saved = Save(tenant); !saved) LogError("tenant {}: {}", tenant.id, saved.error().ToString());
     return done;
   }
@@ -109,7 +116,6 @@ Status Leases::Apply(Tenant& tenant, const core::Change& change, std::vector<cor
     tenant.readings_above[slot] = above ? 2 : 0;
     tenant.frozen |= above;
   }
-  tenant.frees_as_it_goes = tenant.frozen;
   for (const size_t gpu : tenant.gpus) monitor_.Publish(gpu);
   std::string text = Describe(change, before, request_before.ask.time_limit, tenant);
   if (tenant.frozen) text += "; it uses more, and gets none until it is below";

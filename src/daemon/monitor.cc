@@ -254,8 +254,9 @@ void Monitor::FreezeAboveLimit(size_t gpu_index, GpuState& gpu) {
                                               FormatBytes(entry.used_bytes), gpu.device.index)
                                 : "below its limit again"));
     }
+    // Not while those that a daemon took over have not come back yet.
+    if (tenant->frozen && !frozen) tenant->frees_as_it_goes = false;
     tenant->frozen = frozen;
-    tenant->frees_as_it_goes &= frozen || gpu.ledger.AboveLimit(id);
     NotePeak(*tenant, *slot, gpu);
   }
 }

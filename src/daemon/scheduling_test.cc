@@ -49,8 +49,8 @@ TEST_F(SchedulingTest, RefusesForGoodWhatNoQuotaAllows) {
 
 TEST_F(SchedulingTest, WhoWaitsForItsOwnQuotaBlocksNobody) {
   Start(QuotaOf({.guaranteed_bytes = 80 * kGiB, .tenants = {}, .gpus = {}}));
-  auto first = std::make_unique<RunPeer>(daemon->session, Ask(60 * kGiB));
-  first->Granted();
+  RunPeer first(daemon->session, Ask(60 * kGiB));
+  first.Granted();
   RunPeer second(daemon->session, Ask(40 * kGiB));
   const json queued = json::parse(second.Next(Type::kQueued).json);
   EXPECT_THAT(queued["reason"], HasSubstr("its quota is in use: needs 40.0 GiB, user"));
@@ -58,7 +58,7 @@ TEST_F(SchedulingTest, WhoWaitsForItsOwnQuotaBlocksNobody) {
   EXPECT_EQ(queued["estimated_start_at"], nullptr);
   RunPeer third(daemon->session, Ask(20 * kGiB));
   EXPECT_EQ(third.Granted()["gpus"][0]["mem_guaranteed_bytes"], 20 * kGiB);
-  first.reset();
+  ASSERT_TRUE(first.client.SendEnded(json{{"exit_code", 0}, {"signal", nullptr}}.dump()));
   EXPECT_EQ(second.Granted()["gpus"][0]["mem_guaranteed_bytes"], 40 * kGiB);
 }
 
@@ -77,8 +77,8 @@ TEST_F(SchedulingTest, AGroupsQuotaIsOfAllItsMembers) {
 
 TEST_F(SchedulingTest, StartsInFrontOfOthersOnlyWhatEndsInTime) {
   Start({});
-  auto first = std::make_unique<RunPeer>(daemon->session, Limited(100 * kGiB, 600));
-  first->Granted();
+  RunPeer first(daemon->session, Limited(100 * kGiB, 600));
+  first.Granted();
   RunPeer head(daemon->session, Ask(120 * kGiB));
   const json queued = json::parse(head.Next(Type::kQueued).json);
   EXPECT_THAT(queued["estimated_start_at"].dump(), testing::MatchesRegex(R"("20..-..-..T..:..:..Z")"));

@@ -42,7 +42,7 @@ class Holder {
 
  private:
   std::string Script() const {
-    const std::string work = box_.Path("gpumux-workload");
+    const std::string work = Sandbox::Program("gpumux-workload");
     return "cd " + box_.dir() + "; " + work +
            " --alloc 10GiB --hold 1000 --ready held & holds=$!\n"
            "while [ ! -e stop ]; do\n"
