@@ -32,6 +32,12 @@ class OnReclaimTest(sandbox.SandboxTest):
     def reclaims(self):
         return self.tenant_of("holder")["reclaim"]
 
+    def listening_or_none(self):
+        """None while there is no daemon."""
+        code, out, _ = self.start([sandbox.GPUMUX, "status", "--json"]).rest()
+        tenants = json.loads(out)["data"]["tenants"] if code == 0 else []
+        return next((t["reclaim"]["listening"] for t in tenants if t["name"] == "holder"), None)
+
 
 class OnReclaim(OnReclaimTest):
     def test_gives_memory_to_who_waits_for_room(self):
@@ -73,36 +79,6 @@ class OnReclaim(OnReclaimTest):
         holder = self.holder(
             """
     calls = []
-
-
-class AtTheEdges(OnReclaimTest):
-    def listening_or_none(self):
-        """None while there is no daemon."""
-        code, out, _ = self.start([sandbox.GPUMUX, "status", "--json"]).rest()
-        tenants = json.loads(out)["data"]["tenants"] if code == 0 else []
-        return next((t["reclaim"]["listening"] for t in tenants if t["name"] == "holder"), None)
-
-    def test_without_it_who_waits_goes_on_waiting(self):
-        self.holder("")
-        code, _, err = self.tenant("", "--mem=40GiB", "--wait=1s").rest()
-        self.assertEqual(code, 5, err)
-
-    def test_a_callback_may_ask_what_is_wanted(self):
-        holder = self.holder(
-            """
-    @gpumux.on_reclaim
-
-    def give(wanted: gpumux.Wanted):
-        print(wanted.device, wanted.bytes // GIB, threading.current_thread().daemon, flush=True)
-        cache.empty()
-    assert give.__class__ is gpumux.ReclaimHandle
-    """
-        )
-        self.passes(self.tenant("", "--mem=40GiB", "--wait=20s"))
-        device, gib, daemon = holder.line().split()
-        self.assertEqual((device, daemon), ("0", "True"))
-        self.assertIn(int(gib), (39, 40))
-
     def fails():
         calls.append(1)
         raise RuntimeError("of the test")
@@ -117,6 +93,28 @@ class AtTheEdges(OnReclaimTest):
         _, _, err = holder.rest()
         self.assertEqual(err.count("of the test"), 1, err)
         self.assertEqual(err.count("CallbackFailed"), 1, err)
+
+
+class AtTheEdges(OnReclaimTest):
+    def test_without_it_who_waits_goes_on_waiting(self):
+        self.holder("")
+        code, _, err = self.tenant("", "--mem=40GiB", "--wait=1s").rest()
+        self.assertEqual(code, 5, err)
+
+    def test_a_callback_may_ask_what_is_wanted(self):
+        holder = self.holder(
+            """
+    @gpumux.on_reclaim
+    def give(wanted: gpumux.Wanted):
+        print(wanted.device, wanted.bytes // GIB, threading.current_thread().daemon, flush=True)
+        cache.empty()
+    assert give.__class__ is gpumux.ReclaimHandle
+    """
+        )
+        self.passes(self.tenant("", "--mem=40GiB", "--wait=20s"))
+        device, gib, daemon = holder.line().split()
+        self.assertEqual((device, daemon), ("0", "True"))
+        self.assertIn(int(gib), (39, 40))
 
     def test_one_that_hangs_delays_who_waits_and_nothing_else(self):
         holder = self.holder(
@@ -163,19 +161,21 @@ class AtTheEdges(OnReclaimTest):
         )
         self.passes(self.tenant("", "--mem=40GiB", "--wait=20s"))
 
-    def test_a_child_of_fork_has_none_and_its_parent_goes_on(self):
+    def test_a_child_of_fork_starts_anew_and_its_parent_goes_on(self):
         self.holder(
             """
     gpumux.on_reclaim(cache.empty)
     pid = os.fork()
     if pid == 0:
         assert threading.active_count() == 1
+        gpumux.on_reclaim(lambda: None)  # its own, in its own thread
         time.sleep(60)
         os._exit(0)
     """
         )
+        self.wait_until("both listen", lambda: self.reclaims()["listening"] == 2)
         self.passes(self.tenant("", "--mem=40GiB", "--wait=20s"))
-        self.assertEqual(self.reclaims()["listening"], 1)
+        self.assertEqual(self.reclaims()["listening"], 2)
 
     def test_the_program_ends_as_it_would_without(self):
         program = self.tenant("gpumux.on_reclaim(lambda: None); print('over')", "--mem=1GiB")
