@@ -10,6 +10,7 @@ namespace gpumux::cli {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Json = nlohmann::json;
 
 Json Tenant() {
@@ -77,6 +78,17 @@ TEST(Explanation, TellsPeopleWhoIsBesideItAndBothFigures) {
       text, HasSubstr("pid 7 (python3): guard in force; 400 B in the ledger, 512 B by NVML's last reading"));
   EXPECT_THAT(text, HasSubstr("compute: not promised\n    equal turns"));
   EXPECT_THAT(text, HasSubstr("A neighbour's load: slows this tenant down."));
+}
+
+TEST(Explanation, SaysWhoGivesBackWhatItCachesAndWhatThatWas) {
+  Json tenant = Tenant();
+  tenant["reclaim"] = {{"listening", 0}, {"asked", 3}, {"given_bytes", 2048u}};
+  EXPECT_THAT(RenderExplanation(Explanation(tenant, MachineStatus())), Not(HasSubstr("only caches")));
+  tenant["reclaim"]["listening"] = 1;
+  EXPECT_THAT(
+      RenderExplanation(Explanation(tenant, MachineStatus())),
+      HasSubstr(
+          "1 process gives back what it only caches when others need it: asked 3 times, gave 2 KiB in all."));
 }
 
 TEST(Explanation, OfAnAnswerOfAnotherVersionClaimsNothing) {

@@ -132,6 +132,26 @@ TEST_F(ReclaimTest, WhoBurstsIsAskedBeforeAnotherIsRefused) {
   EXPECT_EQ(TenantOf(b)["mem_used_bytes"], 40 * kGiB);
 }
 
+TEST_F(ReclaimTest, NobodyIsAskedForACallThatCanDoWithout) {
+  RunPeer run_a(daemon.session, Ask(std::nullopt)), run_b(daemon.session, Ask(std::nullopt));
+  const std::string a = run_a.Granted()["tenant_id"], b = run_b.Granted()["tenant_id"];
+  Cacher cacher(daemon.session, a, kUsable - 10 * kGiB, 50 * kGiB);
+  GuardPeer guard = GuardPeer::Hello(daemon.session, b);
+  const gpumux_credit_request request{0, GPUMUX_CREDIT_WITHOUT_RECLAIM, 40 * kGiB};
+  EXPECT_EQ(guard.Call<gpumux_credit_reply>(GPUMUX_CREDIT_REQUEST, request).reason,
+            GPUMUX_REASON_DEVICE_FULL);
+  EXPECT_EQ(cacher.Asked(), 0);
+}
+
+TEST_F(ReclaimTest, AContextIsMadeRoomForToo) {
+  RunPeer run_a(daemon.session, Ask(std::nullopt)), run_b(daemon.session, Ask(std::nullopt));
+  const std::string a = run_a.Granted()["tenant_id"], b = run_b.Granted()["tenant_id"];
+  Cacher cacher(daemon.session, a, kUsable, 50 * kGiB);
+  GuardPeer guard = GuardPeer::Hello(daemon.session, b);
+  EXPECT_TRUE(guard.Context().granted);
+  EXPECT_EQ(cacher.Asked(), kContext + kShare);
+}
+
 TEST_F(ReclaimTest, NobodyIsAskedForWhatIsWithinItsGuarantee) {
   RunPeer run_a(daemon.session, Ask(kUsable - 10 * kGiB)), run_b(daemon.session, Ask(std::nullopt));
   const std::string a = run_a.Granted()["tenant_id"], b = run_b.Granted()["tenant_id"];
