@@ -20,6 +20,7 @@
 #define GPUMUX_GPUMUX_H_
 
 #include <dlfcn.h>
+#include <string.h>
 
 #include "gpumux/abi/program.h"
 
@@ -27,19 +28,20 @@
 extern "C" {
 #endif
 
-/* The function of the guard in this process; null without one. (RTLD_DEFAULT is
+/* Fills a function pointer with the guard's function in this process, or null without one. (RTLD_DEFAULT is
  * null, and a macro of _GNU_SOURCE alone. A weak symbol would be null for good in
  * an executable that is not position independent.) */
-static inline void* gpumux_guard_function(const char* name) {
-  return dlsym((void*)0, name); /* NOLINT: RTLD_DEFAULT */
+static inline void gpumux_guard_find(const char* name, void* function) {
+  void* address = dlsym((void*)0, name);      /* NOLINT: RTLD_DEFAULT */
+  memcpy(function, &address, sizeof address); /* C has no cast from one to the other */
 }
 
 /* Memory of `device` as this program is told it; see struct gpumux_memory. Works
  * before cuInit too if CUDA_VISIBLE_DEVICES is what `gpumux run` made it, else
  * GPUMUX_ERROR_NOT_READY. Asks the daemon: some ten microseconds. */
 static inline int gpumux_memory_info(int device, struct gpumux_memory* memory) {
-  int (*function)(int, struct gpumux_memory*) =
-      (int (*)(int, struct gpumux_memory*))gpumux_guard_function("gpumux_memory_info_v1");
+  int (*function)(int, struct gpumux_memory*);
+  gpumux_guard_find("gpumux_memory_info_v1", &function);
   return function ? function(device, memory) : GPUMUX_ERROR_NOT_A_TENANT;
 }
 
@@ -51,7 +53,8 @@ static inline int gpumux_memory_info(int device, struct gpumux_memory* memory) {
  * the part already stays, and nothing is added until it has less. Other processes
  * of the tenant are not concerned, and nothing is kept for this one. */
 static inline int gpumux_set_memory_fraction(double fraction, int device) {
-  int (*function)(double, int) = (int (*)(double, int))gpumux_guard_function("gpumux_set_memory_fraction_v1");
+  int (*function)(double, int);
+  gpumux_guard_find("gpumux_set_memory_fraction_v1", &function);
   return function ? function(fraction, device) : GPUMUX_ERROR_NOT_A_TENANT;
 }
 
@@ -68,21 +71,22 @@ static inline int gpumux_set_memory_fraction(double fraction, int device) {
  * process of its own tenant finds the tenant's limit. Never while one of its own
  * allocations waits for the daemon, so the answer may take the allocator's locks. */
 static inline int gpumux_reclaim_wait(struct gpumux_reclaim* wanted, int timeout_ms) {
-  int (*function)(struct gpumux_reclaim*, int) =
-      (int (*)(struct gpumux_reclaim*, int))gpumux_guard_function("gpumux_reclaim_wait_v1");
+  int (*function)(struct gpumux_reclaim*, int);
+  gpumux_guard_find("gpumux_reclaim_wait_v1", &function);
   return function ? function(wanted, timeout_ms) : GPUMUX_ERROR_NOT_A_TENANT;
 }
 
 /* The answer to what gpumux_reclaim_wait said. Too late is no error. */
 static inline int gpumux_reclaim_done(const struct gpumux_reclaim* wanted) {
-  int (*function)(const struct gpumux_reclaim*) =
-      (int (*)(const struct gpumux_reclaim*))gpumux_guard_function("gpumux_reclaim_done_v1");
+  int (*function)(const struct gpumux_reclaim*);
+  gpumux_guard_find("gpumux_reclaim_done_v1", &function);
   return function ? function(wanted) : GPUMUX_ERROR_NOT_A_TENANT;
 }
 
 /* The process is asked no more; the thread that waits, or the next that would, returns. */
 static inline int gpumux_reclaim_stop(void) {
-  int (*function)(void) = (int (*)(void))gpumux_guard_function("gpumux_reclaim_stop_v1");
+  int (*function)(void);
+  gpumux_guard_find("gpumux_reclaim_stop_v1", &function);
   return function ? function() : GPUMUX_ERROR_NOT_A_TENANT;
 }
 
@@ -90,7 +94,8 @@ static inline int gpumux_reclaim_stop(void) {
  * A hint, recorded: no mode of this version acts on it, which
  * GPUMUX_ERROR_NOT_IN_EFFECT says. */
 static inline int gpumux_latency_critical(int on) {
-  int (*function)(int) = (int (*)(int))gpumux_guard_function("gpumux_latency_critical_v1");
+  int (*function)(int);
+  gpumux_guard_find("gpumux_latency_critical_v1", &function);
   return function ? function(on) : GPUMUX_ERROR_NOT_A_TENANT;
 }
 
