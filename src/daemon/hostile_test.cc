@@ -101,6 +101,8 @@ TEST_F(Strangers, MayLookButNotTouch) {
     if (seen.status != 200 || seen.body["data"]["mem_guaranteed_bytes"] != kGiB) return 1;
     const auto stop = Http(daemon->api, "POST", "/v1/tenants/" + id + "/stop");
     if (stop.status != 403 || stop.body["error"]["code"] != "denied") return 2;
+    const char* change = R"({"mem":{"bytes":2147483648},"time_seconds":3600})";
+    if (Http(daemon->api, "POST", "/v1/tenants/" + id + "/set", change).status != 403) return 10;
     // Its own tenant it may stop.
     RunPeer own(daemon->session, Ask(kGiB));
     const std::string own_id = own.Granted()["tenant_id"];
@@ -113,6 +115,7 @@ TEST_F(Strangers, MayLookButNotTouch) {
       return 8;
     const auto answer = resume->Next(std::chrono::seconds(20));
     if (!answer || !*answer || (*answer)->type != ipc::SessionEvent::Type::kRefused) return 9;
+    if (Http(daemon->api, "POST", "/v1/tenants/" + own_id + "/set", change).status != 200) return 11;
     if (Http(daemon->api, "POST", "/v1/tenants/" + own_id + "/stop").status != 200) return 3;
     // Who is below nobody, and names a tenant that is not its user's, belongs to none.
     const pid_t middle = fork();
@@ -131,6 +134,7 @@ TEST_F(Strangers, MayLookButNotTouch) {
   EXPECT_EQ(*reason, GPUMUX_REASON_NOT_A_TENANT);
   EXPECT_EQ(Http(daemon->api, "GET", "/v1/tenants/" + id).body["data"]["members"].size(), 0u);
   EXPECT_EQ(Http(daemon->api, "GET", "/v1/tenants/" + id).body["data"]["state"], "starting");
+  EXPECT_EQ(Http(daemon->api, "GET", "/v1/tenants/" + id).body["data"]["mem_guaranteed_bytes"], kGiB);
 }
 
 TEST_F(Strangers, SeeNotHowOthersWereCalled) {
