@@ -78,6 +78,8 @@ class Link {
     return items ? items->size() : SIZE_MAX;
   }
   bool HungUp() {
+    pollfd poll{socket_.fd(), POLLIN, 0};
+    if (::poll(&poll, 1, 10000) != 1) return false;
     const auto received = socket_.Receive();
     return !received || received->what == ipc::Received::What::kClosed;
   }
