@@ -72,15 +72,15 @@ TEST_F(SystemDaemon, SaysWhenItIsReadyAndServesWhoCameBefore) {
 TEST_F(SystemDaemon, BeatsFromItsLoopAlone) {
   const std::string faults = box_.dir() + "/faults";
   player_->SetEnv("GPUMUX_SOFTGPU_FAULTS", "@" + faults);
-  player_->SetEnv("WATCHDOG_USEC", "200000");
+  player_->SetEnv("WATCHDOG_USEC", "100000");
   player_->OpenSockets(0666, SOCK_SEQPACKET, SOCK_STREAM);
   Start();
   for (int beat = 0; beat < 3; ++beat) ASSERT_TRUE(player_->Hear("WATCHDOG=1"));
   // NVML hangs, as a driver may: the process lives, its loop does not turn.
-  std::ofstream(faults + ".new") << "slow nvml* by 1500ms";
+  std::ofstream(faults + ".new") << "slow nvml* by 700ms";
   fs::rename(faults + ".new", faults);
-  ASSERT_TRUE(WaitUntil("no beat comes for three times its period",
-                        [&] { return !player_->Hear("WATCHDOG=1", 600ms); }));
+  ASSERT_TRUE(WaitUntil("no beat comes for three times as long as one may take",
+                        [&] { return !player_->Hear("WATCHDOG=1", 300ms); }));
   fs::remove(faults);
   EXPECT_TRUE(player_->Hear("WATCHDOG=1"));
 }
@@ -181,6 +181,9 @@ TEST_F(TwoUsers, ShareTheGpuAndTouchNothingOfEachOther) {
   const Outcome stopping = bob_.RunGpumux({"stop", "anns"});
   EXPECT_EQ(stopping.exit_code, 4) << stopping.out << stopping.err;
   EXPECT_THAT(stopping.err, HasSubstr("23001"));
+  const Outcome setting = bob_.RunGpumux({"set", "anns", "--mem", "1GiB"});
+  EXPECT_EQ(setting.exit_code, 4) << setting.out << setting.err;
+  EXPECT_EQ(TenantSeenBy(ann_, "anns")["mem_guaranteed_bytes"], 10 * kGiB);
   EXPECT_FALSE(ann.Ended());
   EXPECT_EQ(bob_.RunGpumux({"stop", "bobs"}).exit_code, 0);
   EXPECT_NE(bob.Wait().exit_code, 0);
