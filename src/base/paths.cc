@@ -73,7 +73,7 @@ Status EnsureDir(const std::string& path, mode_t mode, mode_t denied) {
 Status EnsurePrivateDir(const std::string& path) { return EnsureDir(path, 0700, 0077); }
 Status EnsureMachineDir(const std::string& path) { return EnsureDir(path, 0755, 0022); }
 
-Result<std::string> FindRuntimeDir() {
+Result<std::string> RuntimeDirName() {
   std::string dir = Environment("GPUMUX_RUNTIME_DIR");
   if (dir.empty()) {
     const std::string xdg = Environment("XDG_RUNTIME_DIR");
@@ -87,7 +87,13 @@ Result<std::string> FindRuntimeDir() {
                 fmt::format("GPUMUX_RUNTIME_DIR is '{}', which is not an absolute path", dir));
   }
   while (dir.size() > 1 && dir.back() == '/') dir.pop_back();
-  if (const Status made = EnsurePrivateDir(dir); !made) return tl::unexpected(made.error());
+  return dir;
+}
+
+Result<std::string> FindRuntimeDir() {
+  auto dir = RuntimeDirName();
+  if (!dir) return dir;
+  if (const Status made = EnsurePrivateDir(*dir); !made) return tl::unexpected(made.error());
   return dir;
 }
 

@@ -27,6 +27,9 @@ struct RuntimePaths {
 // that others may enter: a socket in it could be anyone's.
 Result<RuntimePaths> FindRuntimePaths(bool simulated);
 
+// The name of the runtime folder, which need not exist: as below. kInvalid: not absolute.
+Result<std::string> RuntimeDirName();
+
 // The runtime folder itself, created and checked: $GPUMUX_RUNTIME_DIR, else
 // $XDG_RUNTIME_DIR/gpumux, else /tmp/gpumux-<uid>.
 Result<std::string> FindRuntimeDir();

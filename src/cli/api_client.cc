@@ -89,7 +89,7 @@ Result<ApiClient> ApiClient::Connect(const Endpoints& endpoints) {
 }
 
 Result<std::string> ApiClient::Request(const char* method, const std::string& path, const std::string& body,
-                                       std::chrono::seconds patience) const {
+                                       std::chrono::milliseconds patience) const {
   const auto deadline = Steady::now() + patience;
   const auto fd = ipc::ConnectUnix(socket_, SOCK_STREAM);
   if (!fd) return tl::unexpected(fd.error());

@@ -15,12 +15,14 @@ class ApiClient {
  public:
   // Finds a daemon that accepts. kUnavailable: none runs (`hint` says how to start one).
   static Result<ApiClient> Connect(const Endpoints& endpoints);
+  // Whoever listens at one socket.
+  static ApiClient At(std::string socket) { return ApiClient(std::move(socket)); }
 
   // The body of a successful answer. A refusal of the daemon comes back as its
-  // own error (code, message, hint); kUnavailable: it hung up, or said nothing
-  // for as long as `patience`; kInternal: it answered something else than HTTP and JSON.
+  // own error (code, message, hint); kUnavailable: nobody listens, it hung up, or said
+  // nothing for as long as `patience`; kInternal: it answered something else than HTTP and JSON.
   Result<std::string> Get(const std::string& path,
-                          std::chrono::seconds patience = std::chrono::seconds(10)) const {
+                          std::chrono::milliseconds patience = std::chrono::seconds(10)) const {
     return Request("GET", path, "", patience);
   }
   Result<std::string> Post(const std::string& path, const std::string& json) const {
@@ -32,7 +34,7 @@ class ApiClient {
  private:
   explicit ApiClient(std::string socket) : socket_(std::move(socket)) {}
   Result<std::string> Request(const char* method, const std::string& path, const std::string& body,
-                              std::chrono::seconds patience) const;
+                              std::chrono::milliseconds patience) const;
   std::string socket_;
 };
 

@@ -24,15 +24,15 @@ constexpr Command kCommands[] = {
     {"set", "change the promise of a tenant that runs", SetMain, SetSpec},
     {"stop", "end a tenant", StopMain, StopSpec},
     {"config", "what is configured, and whether it is right", ConfigMain, ConfigSpec},
+    {"doctor", "find what keeps it from working, and what to do", DoctorMain, DoctorSpec},
     {"completion", "completion for bash or zsh", CompletionMain, CompletionSpec},
     {"version", "versions of command and daemon", VersionMain, VersionSpec},
     {"help", "help for a command", HelpMain, HelpSpec},
 };
 
 // Commands of the product that later versions bring.
-constexpr const char* kLater[] = {"top", "history", "promise", "reserve", "mode",
-                                  "mps", "mig",     "profile", "advise",  "bench",
-                                  "cdi", "docker",  "podman",  "compose", "doctor"};
+constexpr const char* kLater[] = {"top", "history", "promise", "reserve", "mode",   "mps",    "mig",
+                                  "profile", "advise", "bench", "cdi", "docker", "podman", "compose"};
 
 const Command* Find(const std::string& name) {
   for (const Command& command : kCommands) {

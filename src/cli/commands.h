@@ -19,6 +19,7 @@ int StopMain(const std::vector<std::string>& arguments);
 int EventsMain(const std::vector<std::string>& arguments);
 int ExplainMain(const std::vector<std::string>& arguments);
 int ConfigMain(const std::vector<std::string>& arguments);
+int DoctorMain(const std::vector<std::string>& arguments);
 int CompletionMain(const std::vector<std::string>& arguments);
 int VersionMain(const std::vector<std::string>& arguments);
 
@@ -30,6 +31,7 @@ const CommandSpec& StopSpec();
 const CommandSpec& EventsSpec();
 const CommandSpec& ExplainSpec();
 const CommandSpec& ConfigSpec();
+const CommandSpec& DoctorSpec();
 const CommandSpec& CompletionSpec();
 const CommandSpec& VersionSpec();
 

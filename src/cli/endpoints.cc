@@ -12,6 +12,20 @@ bool SoftwareGpuWasAskedFor() {
   return spec && *spec;
 }
 
+std::vector<RuntimePaths> PlacesOfDaemons(const std::string& session, const std::string& machine,
+                                          const RuntimePaths& own, bool simulated) {
+  std::vector<RuntimePaths> all;
+  const size_t slash = session.rfind('/');
+  if (slash != std::string::npos && session.substr(0, slash) != own.dir)
+    all.push_back(PathsIn(session.substr(0, slash)));
+  all.push_back(own);
+  if (machine.starts_with('/'))
+    all.push_back(PathsIn(machine));
+  else if (!simulated)
+    all.push_back(MachinePaths());
+  return all;
+}
+
 Result<Endpoints> FindEndpoints() {
   Endpoints endpoints;
   auto source = gpu::FindGpuSource();
@@ -20,18 +34,10 @@ Result<Endpoints> FindEndpoints() {
   auto own = FindRuntimePaths(source->simulated);
   if (!own) return tl::unexpected(own.error());
   endpoints.own = *own;
-  if (const char* session = std::getenv(GPUMUX_ENV_SESSION); session && *session) {
-    const std::string path = session;
-    const size_t slash = path.rfind('/');
-    if (slash != std::string::npos && path.substr(0, slash) != own->dir)
-      endpoints.all.push_back(PathsIn(path.substr(0, slash)));
-  }
-  endpoints.all.push_back(*own);
+  const char* session = std::getenv(GPUMUX_ENV_SESSION);
   const char* machine = std::getenv("GPUMUX_SYSTEM_DIR");
-  if (machine && *machine == '/')
-    endpoints.all.push_back(PathsIn(machine));
-  else if (!source->simulated)
-    endpoints.all.push_back(MachinePaths());
+  endpoints.all =
+      PlacesOfDaemons(session ? session : "", machine ? machine : "", *own, source->simulated);
   return endpoints;
 }
 

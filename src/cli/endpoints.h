@@ -20,6 +20,11 @@ struct Endpoints {
 };
 Result<Endpoints> FindEndpoints();
 
+// The places themselves; nothing is looked at. `session` is the session socket
+// of the tenant that this runs in, or empty; `machine` is GPUMUX_SYSTEM_DIR, or empty.
+std::vector<RuntimePaths> PlacesOfDaemons(const std::string& session, const std::string& machine,
+                                          const RuntimePaths& own, bool simulated);
+
 // True if the environment chose the software GPU explicitly.
 bool SoftwareGpuWasAskedFor();
 

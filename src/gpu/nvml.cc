@@ -38,6 +38,8 @@ struct Functions {
   nvmlReturn_t (*compute_mode)(nvmlDevice_t, nvmlComputeMode_t*) = nullptr;
   nvmlReturn_t (*cpu_affinity)(nvmlDevice_t, unsigned, unsigned long*) = nullptr;
   nvmlReturn_t (*memory_affinity)(nvmlDevice_t, unsigned, unsigned long*, unsigned scope) = nullptr;
+  nvmlReturn_t (*mig_mode)(nvmlDevice_t, unsigned*, unsigned*) = nullptr;
+  nvmlReturn_t (*persistence)(nvmlDevice_t, unsigned*) = nullptr;
 };
 
 class NvmlLibrary final : public Nvml {
@@ -148,6 +150,27 @@ class NvmlLibrary final : public Nvml {
     return locality;
   }
 
+  Result<bool> MigEnabled(const Uuid& gpu) override {
+    auto device = Find(gpu);
+    if (!device) return tl::unexpected(device.error());
+    if (!api_.mig_mode) return false;  // a driver older than MIG
+    unsigned current = 0, pending = 0;
+    const nvmlReturn_t result = api_.mig_mode(*device, &current, &pending);
+    if (result == NVML_ERROR_NOT_SUPPORTED) return false;
+    if (result != NVML_SUCCESS) return Error(result, "MIG mode of " + gpu.ToString());
+    return current == 1;
+  }
+
+  Result<bool> PersistenceEnabled(const Uuid& gpu) override {
+    auto device = Find(gpu);
+    if (!device) return tl::unexpected(device.error());
+    if (!api_.persistence) return Fail(Code::kUnsupported, "this NVML does not tell the persistence mode");
+    unsigned on = 0;
+    if (nvmlReturn_t result = api_.persistence(*device, &on); result != NVML_SUCCESS)
+      return Error(result, "persistence mode of " + gpu.ToString());
+    return on == 1;
+  }
+
  private:
   NvmlLibrary() = default;
 
@@ -174,6 +197,8 @@ class NvmlLibrary final : public Nvml {
     Symbol(api_.compute_mode, "nvmlDeviceGetComputeMode");
     Symbol(api_.cpu_affinity, "nvmlDeviceGetCpuAffinity");
     Symbol(api_.memory_affinity, "nvmlDeviceGetMemoryAffinity");
+    Symbol(api_.mig_mode, "nvmlDeviceGetMigMode");
+    Symbol(api_.persistence, "nvmlDeviceGetPersistenceMode");
     if (!all)
       return Fail(Code::kUnavailable, "NVML lacks functions that every release has",
                   "check the driver's installation");

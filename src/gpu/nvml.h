@@ -69,6 +69,11 @@ class Nvml {
   virtual Result<ComputeMode> Mode(const Uuid& gpu) = 0;
   // Processors and memory nodes near it. kUnsupported where it does not tell.
   virtual Result<Locality> Near(const Uuid& gpu);
+  // Settings that nobody decides by, and a doctor tells of.
+  virtual Result<bool> MigEnabled(const Uuid&) { return Fail(Code::kUnsupported, "MIG is not asked about"); }
+  virtual Result<bool> PersistenceEnabled(const Uuid&) {
+    return Fail(Code::kUnsupported, "persistence is not asked about");
+  }
 };
 
 }  // namespace gpumux::gpu
