@@ -66,6 +66,8 @@ bool Monitor::ReadOnce(size_t gpu_index) {
   }
   gpu.last_reading = clock_.Now();
   gpu.device_used_bytes = memory->used_bytes;
+  // An administrator may change it at any time; it decides who may be admitted.
+  if (const auto mode = machine_.nvml().Mode(gpu.device.uuid)) gpu.compute_mode = *mode;
 
   std::map<pid_t, uint64_t> own;
   for (const auto& use : *processes) own[use.pid] = use.used_bytes.value_or(0);

@@ -181,6 +181,9 @@ const std::vector<Fault>& Faults() {
       {"system-kernel", "an old kernel", [](auto& m) { m.Write("/proc/sys/kernel/osrelease", "4.18.0-553.el8\n"); }, kFail, "4.18.0", "newer kernel"},
       {"system-hidepid", "hidden", [](auto& m) { m.Write("/proc/self/mounts", "proc /proc proc rw,hidepid=invisible 0 0\n"); }, kWarn, "hidepid=invisible", "hidepid=0"},
       {"system-pid-namespace", "a container", [](auto& m) { m.Remove("/proc/self/ns/pid"); fs::create_symlink("pid:[4026532281]", m.root + "/proc/self/ns/pid"); }, kWarn, "pid namespace of its own", "--pid=host"},
+      {"system-config", "an unknown key", [](auto& m) { m.environment.variables["GPUMUX_CONFIG"] = m.Write("/mine.toml", "[run]\nmen = \"1GiB\"\n"); }, kFail, "mine.toml:2", "gpumux config check"},
+      {"system-config", "a variable", [](auto& m) { m.environment.variables["GPUMUX_MEM"] = "10"; }, kFail, "GPUMUX_MEM", "gpumux config check"},
+      {"system-config", "a file of the machine that others may write", [](auto& m) { ::chmod(m.Write("/etc/gpumux/config.toml", "").c_str(), 0666); }, kFail, "config.toml", "gpumux config check"},
       {"system-clock", "not set", [](auto& m) { m.environment.now = {}; }, kWarn, "1970-01-01", "timedatectl"},
       // One process (42), which is a healthy tenant's before the fault.
       {"process-exists", "it has gone", [](auto& m) { m.environment.pid = 43; }, kError, "no process 43", "ps"},

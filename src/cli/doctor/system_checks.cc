@@ -11,6 +11,7 @@
 #include "cli/doctor/check.h"
 #include "cli/doctor/files.h"
 #include "cli/terminal.h"
+#include "config/sources.h"
 
 namespace gpumux::cli::doctor {
 namespace {
@@ -58,6 +59,28 @@ Verdict PidNamespace(const Environment& environment) {
       "start the container with --pid=host, or run gpumuxd outside");
 }
 
+// Files and variables; those of the machine also as its daemon reads them.
+Verdict Configuration(const Environment& environment) {
+  const config::Surroundings surroundings{
+      .variable = [&environment](const char* name) -> const char* {
+        const auto found = environment.variables.find(name);
+        return found == environment.variables.end() ? nullptr : found->second.c_str();
+      },
+      .system_dir = environment.At("/etc/gpumux")};
+  for (const config::Reader reader : {config::Reader::kUser, config::Reader::kMachineDaemon}) {
+    const bool machine = reader == config::Reader::kMachineDaemon;
+    if (machine && !Exists(surroundings.system_dir)) continue;
+    const auto loaded = config::Load(reader, surroundings);
+    if (loaded.problems.empty()) continue;
+    return Bad(Plain(loaded.problems.front().ToString(), 400),
+               machine ? "gpumux config check --machine" : "gpumux config check");
+  }
+  const auto files = config::Load(config::Reader::kUser, surroundings).files;
+  return Ok(files.empty()
+                ? "there is no file; everything has its default"
+                : fmt::format("{} file{} read, nothing wrong", files.size(), files.size() == 1 ? "" : "s"));
+}
+
 Verdict Clock(const Environment& environment) {
   const auto day = std::chrono::floor<std::chrono::days>(environment.now);
   if (day < kEarliest)
@@ -76,6 +99,7 @@ std::span<const Check> SystemChecks() {
       {"system-kernel", "system", "the kernel is new enough", Kernel},
       {"system-hidepid", "system", "processes of other users can be seen", HidePid},
       {"system-pid-namespace", "system", "NVML's pids are those of this place", PidNamespace},
+      {"system-config", "system", "configuration files and variables are right", Configuration},
       {"system-clock", "system", "the clock is set", Clock},
   };
   return kChecks;
