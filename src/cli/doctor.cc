@@ -3,11 +3,11 @@
 
 #include <algorithm>
 
+#include "base/nearest.h"
 #include "cli/commands.h"
 #include "cli/doctor/files.h"
 #include "cli/doctor/report.h"
 #include "cli/envelope.h"
-#include "cli/nearest.h"
 #include "cli/table.h"
 #include "cli/terminal.h"
 
