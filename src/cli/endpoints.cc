@@ -36,8 +36,7 @@ Result<Endpoints> FindEndpoints() {
   endpoints.own = *own;
   const char* session = std::getenv(GPUMUX_ENV_SESSION);
   const char* machine = std::getenv("GPUMUX_SYSTEM_DIR");
-  endpoints.all =
-      PlacesOfDaemons(session ? session : "", machine ? machine : "", *own, source->simulated);
+  endpoints.all = PlacesOfDaemons(session ? session : "", machine ? machine : "", *own, source->simulated);
   return endpoints;
 }
 

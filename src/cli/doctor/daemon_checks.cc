@@ -102,9 +102,9 @@ Verdict Version(const Environment& environment) {
   const nlohmann::json& session = At(data, "session_version");
   const nlohmann::json& pid = At(data, "pid");
   const std::string fix = OfTheMachine(environment, *daemon) ? "sudo systemctl restart gpumuxd"
-                          : pid.is_number()     ? fmt::format(
+                          : pid.is_number()                  ? fmt::format(
                                                   "kill {}; the next gpumux run starts one that fits, "
-                                                      "and it takes the tenants over",
+                                                                   "and it takes the tenants over",
                                                   pid.dump())
                                             : "end that gpumuxd; the next gpumux run starts one that fits";
   if (session != GPUMUX_SESSION_VERSION)

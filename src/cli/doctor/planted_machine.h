@@ -15,6 +15,7 @@ class FakeNvml final : public gpu::Nvml {
  public:
   explicit FakeNvml(unsigned gpus);
   const std::vector<gpu::Device>& Devices() const override { return devices; }
+  gpumux::Status Restart() override { return {}; }
   std::string DriverVersion() const override { return driver_version; }
   Result<gpu::DeviceMemory> Memory(const gpu::Uuid&) override;
   Result<std::vector<gpu::ProcessUse>> Processes(const gpu::Uuid&) override { return processes; }
