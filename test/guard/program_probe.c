@@ -61,6 +61,7 @@ int main(int argc, char** argv) {
   if (pthread_create(&other, NULL, Stop, NULL)) return 1;
   printf("stopped %d\n", gpumux_reclaim_wait(&wanted, 20000));
   pthread_join(other, NULL);
+  printf("again %d\n", gpumux_reclaim_wait(&wanted, 50)); /* one stop ends one wait */
   printf("done %d\n", gpumux_reclaim_done(&wanted));
   printf("latency %d %d\n", gpumux_latency_critical(1), gpumux_latency_critical(0));
   printf("errno %d\n", errno);

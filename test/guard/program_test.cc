@@ -36,6 +36,7 @@ TEST_P(ProgramApi, AnswersInATenant) {
             "wait 5\n"
             "stop 0\n"
             "stopped 6\n"
+            "again 5\n"
             "done 0\n"
             "latency 8 8\n"
             "errno 77\n"
@@ -48,7 +49,7 @@ TEST_P(ProgramApi, OutsideOfATenantEveryCallSaysSo) {
   EXPECT_EQ(o.exit_code, 0) << o.err;
   EXPECT_EQ(
       o.out,
-      "memory 1 0 0\nshort 1\nnull 1\ndevice 1 1\nfraction 1 1\nhalf 1 0\nwait 1\nstopped 1\nstop 1\ndone 1\n"
+      "memory 1 0 0\nshort 1\nnull 1\ndevice 1 1\nfraction 1 1\nhalf 1 0\nwait 1\nstopped 1\nstop 1\nagain 1\ndone 1\n"
       "latency 1 1\nerrno 77\ntext 1\n");
 }
 
