@@ -47,10 +47,10 @@ TEST_P(ProgramApi, OutsideOfATenantEveryCallSaysSo) {
   Sandbox box;
   const Outcome o = box.Run({probe});
   EXPECT_EQ(o.exit_code, 0) << o.err;
-  EXPECT_EQ(
-      o.out,
-      "memory 1 0 0\nshort 1\nnull 1\ndevice 1 1\nfraction 1 1\nhalf 1 0\nwait 1\nstopped 1\nstop 1\nagain 1\ndone 1\n"
-      "latency 1 1\nerrno 77\ntext 1\n");
+  EXPECT_EQ(o.out,
+            "memory 1 0 0\nshort 1\nnull 1\ndevice 1 1\nfraction 1 1\nhalf 1 0\nwait 1\nstopped 1\nstop "
+            "1\nagain 1\ndone 1\n"
+            "latency 1 1\nerrno 77\ntext 1\n");
 }
 
 TEST(ProgramApi, OneThreadWaitsAtATime) {
