@@ -78,6 +78,19 @@ TEST_F(SoftGpuMpsControl, InTheForegroundItServesUntilItIsTerminated) {
   EXPECT_FALSE(IsAlive(server));
 }
 
+TEST_F(SoftGpuMpsControl, AServerThatIsNotReadyKeepsProgramsWaiting) {
+  StartDaemon();
+  const pid_t gpu = SoftgpudPid();
+  ASSERT_GT(gpu, 0);
+  kill(gpu, SIGSTOP);  // the server cannot make its contexts
+  EXPECT_EQ(Command("start_server -uid " + std::to_string(geteuid())), "");
+  EXPECT_EQ(ServerState(), "INITIALIZING\n");
+  EXPECT_NE(Command("start_server -uid " + std::to_string(geteuid())), "") << "one at a time";
+  kill(gpu, SIGCONT);
+  EXPECT_TRUE(Eventually([] { return ServerState() == "ACTIVE\n"; }));
+  InChild([] { EXPECT_EQ(InitWithContext(), CUDA_SUCCESS); });
+}
+
 TEST_F(SoftGpuMpsControl, DefaultsAreForTheNextServerAServersSettingsForItsNextClients) {
   StartDaemon();
   EXPECT_EQ(Command("get_default_active_thread_percentage"), "100.0\n");

@@ -3,6 +3,9 @@
 // MPS clients side by side on the real clock: ratios of times in one run, by the
 // GPU's own clock, with kernels of 5 ms. Precise times are proven in virtual
 // time (sim/mps_test.cc).
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstdlib>
 #include <functional>
 #include <memory>
@@ -69,6 +72,53 @@ TEST_F(SoftGpuMpsTime, AServersClientsTogetherTakeTurnsWithAProcessOutside) {
   StartDaemon();
   // Three that took turns would need three times as long; so they need two.
   Compare({Nothing, Nothing, Outside}, 33, 1.6, 2.6);
+}
+
+// One kernel of 40 waves, and while it runs one of a single wave by another
+// client: its time as a part of the first one's.
+double PartOfALongKernel(const char* priority_of_the_long) {
+  int times[2];
+  EXPECT_EQ(pipe(times), 0);
+  const auto run = [&](unsigned blocks, const Child::Step& step, const char* priority) {
+    setenv("CUDA_MPS_CLIENT_PRIORITY", priority, 1);
+    ASSERT_EQ(InitWithContext(), CUDA_SUCCESS);
+    ASSERT_EQ(Spin(1000), CUDA_SUCCESS);
+    ASSERT_EQ(Synchronize(), CUDA_SUCCESS);
+    CUevent start, end;
+    CU(cuEventCreate, CUevent*, unsigned)(&start, 0);
+    CU(cuEventCreate, CUevent*, unsigned)(&end, 0);
+    const auto record = CU(cuEventRecord, CUevent, CUstream);
+    step.Report();
+    step.Wait();
+    record(start, nullptr);
+    ASSERT_EQ(Spin(5'000'000, nullptr, blocks), CUDA_SUCCESS);
+    record(end, nullptr);
+    step.Report();
+    ASSERT_EQ(Synchronize(), CUDA_SUCCESS);
+    float ms = 0;
+    ASSERT_EQ(CU(cuEventElapsedTime, float*, CUevent, CUevent)(&ms, start, end), CUDA_SUCCESS);
+    ASSERT_EQ(write(times[1], &ms, sizeof(ms)), static_cast<ssize_t>(sizeof(ms)));
+  };
+  Child with_many([&](const Child::Step& step) { run(40 * 264, step, priority_of_the_long); });
+  Child with_one([&](const Child::Step& step) { run(264, step, "0"); });
+  EXPECT_TRUE(with_many.WaitReport() && with_one.WaitReport());
+  with_many.Continue();
+  EXPECT_TRUE(with_many.WaitReport());
+  with_one.Continue();
+  EXPECT_EQ(with_one.Join() + with_many.Join(), 0);
+  float ms[2] = {};
+  EXPECT_EQ(read(times[0], ms, sizeof(ms)), static_cast<ssize_t>(sizeof(ms)));
+  close(times[0]);
+  close(times[1]);
+  return static_cast<double>(std::min(ms[0], ms[1]) / std::max(ms[0], ms[1]));
+}
+
+// At equal priority the blocks that wait longer go first, all of them; below
+// normal they let others pass.
+TEST_F(SoftGpuMpsTime, BlocksOfLowPriorityLetOthersPass) {
+  StartDaemon();
+  EXPECT_GT(PartOfALongKernel("0"), 0.5);
+  EXPECT_LT(PartOfALongKernel("1"), 0.25);
 }
 
 TEST_F(SoftGpuMpsTime, APercentageMakesWaves) {

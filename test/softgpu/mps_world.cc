@@ -68,6 +68,18 @@ std::string MpsTest::ServerState() { return Command("get_server_status " + std::
 std::string MpsTest::ServerLog() const { return ReadFile(logs_ + "/server.log"); }
 std::string MpsTest::ControlLog() const { return ReadFile(logs_ + "/control.log"); }
 
+pid_t MpsTest::SoftgpudPid() const {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
+    const std::string arguments = ReadFile(entry.path().string() + "/cmdline");
+    if (arguments.find("gpumux-softgpud") != std::string::npos &&
+        arguments.find(dir()) != std::string::npos) {
+      return atoi(entry.path().filename().c_str());
+    }
+  }
+  return 0;
+}
+
 std::string ReadFile(const std::string& path) {
   std::ifstream file(path);
   std::ostringstream text;

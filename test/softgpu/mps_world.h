@@ -35,6 +35,8 @@ class MpsTest : public SoftGpuTest {
   std::string ControlLog() const;
 
   const std::string& pipes() const { return pipes_; }
+  // The process that is the GPU.
+  pid_t SoftgpudPid() const;
 
  private:
   std::string pipes_, logs_;
