@@ -151,6 +151,12 @@ TEST_F(SoftGpuMpsFaults, DuplicatesOfItsDescriptorsSaveTheNeighbours) {
     step.Wait();
   });
   ASSERT_TRUE(dies.WaitReport());
+  const auto utilisation = [&] {
+    nvml::nvmlUtilization_t rates = {};
+    NVML(nvmlDeviceGetUtilizationRates, nvml::nvmlDevice_t, nvml::nvmlUtilization_t*)(device, &rates);
+    return rates.gpu;
+  };
+  ASSERT_TRUE(Eventually([&] { return utilisation() > 0; }));
   HeldDevices held(dies.pid());
   EXPECT_EQ(held.size(), 2u) << "nvidiactl and nvidia0";
   dies.Kill();
@@ -160,11 +166,7 @@ TEST_F(SoftGpuMpsFaults, DuplicatesOfItsDescriptorsSaveTheNeighbours) {
   EXPECT_EQ(Command("get_client_list " + std::to_string(ServerPid())),
             std::to_string(neighbour->pid()) + "\n");
   // Until its kernels have run: then nobody uses the GPU.
-  EXPECT_TRUE(Eventually([&] {
-    nvml::nvmlUtilization_t rates = {};
-    NVML(nvmlDeviceGetUtilizationRates, nvml::nvmlDevice_t, nvml::nvmlUtilization_t*)(device, &rates);
-    return rates.gpu == 0;
-  }));
+  EXPECT_TRUE(Eventually([&] { return utilisation() == 0; }));
   EXPECT_EQ(ReadMemory(device).used, used);
   held.Close();
   EXPECT_TRUE(Eventually([&] { return ReadMemory(device).used == before; })) << "and comes back";

@@ -302,6 +302,7 @@ void Server::DropClient(uint64_t id) {
   if (it == clients_.end() || it->second.ended) return;
   Client& client = it->second;
   if (client.mps_server) EndMpsServer(id);
+  if (mps_.ServerOf(id) != 0) ReadLaunches(client);
   if (client.failure != 0) LeaveMps(id);  // it has nothing on the GPU; its server may recover
   if ((mps_.ServerOf(id) == 0 && client.failure == 0) || client.devices.empty() || client.closed) {
     Forget(id);
@@ -317,6 +318,17 @@ void Server::DropClient(uint64_t id) {
   }
   if (client.failure == 0) {
     Tell(mps_.ServerOf(id), {.kind = MpsEvent::Kind::kLeft, .pid = static_cast<uint32_t>(client.pid)});
+  }
+}
+
+// What it launched before its end is on the GPU, though we may not have read it yet.
+void Server::ReadLaunches(const Client& client) {
+  auto work = sources_.find(client.work);
+  if (work == sources_.end()) return;
+  Launch launch;
+  for (uint64_t i = 0; i < kMaxInFlight; ++i) {
+    const ssize_t n = recv(work->second.fd, &launch, sizeof(launch), MSG_DONTWAIT | MSG_TRUNC);
+    if (n != sizeof(launch) || !OnWork(work->second, &launch, sizeof(launch))) return;
   }
 }
 

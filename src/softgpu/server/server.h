@@ -104,6 +104,7 @@ class Server {
   void DropPeer(uint64_t token);
   // The process has ended.
   void DropClient(uint64_t client);
+  void ReadLaunches(const Client& client);
   // Nothing holds what it held any more.
   void Forget(uint64_t client);
   void RunModels();
