@@ -24,7 +24,7 @@ constexpr uint64_t kGiB = 1ull << 30;
 const std::string kWorkload = Sandbox::Program("gpumux-workload");
 
 // `run OPTIONS -- gpumux-workload ARGUMENTS`
-Outcome Run(Sandbox& box, std::vector<std::string> options, const std::vector<std::string>& arguments) {
+Outcome Asks(Sandbox& box, std::vector<std::string> options, const std::vector<std::string>& arguments) {
   options.insert(options.begin(), {"run", "--summary", "--name", "asks"});
   options.insert(options.end(), {"--", kWorkload});
   options.insert(options.end(), arguments.begin(), arguments.end());
@@ -57,11 +57,11 @@ Json Refusals(Sandbox& box) {
 
 TEST(OutOfMemory, ByItsOwnLimit) {
   Sandbox box;
-  const Outcome run = Run(box, {"--mem", "10GiB"}, {"--alloc", "12GiB"});
+  const Outcome run = Asks(box, {"--mem", "10GiB"}, {"--alloc", "12GiB"});
   EXPECT_EQ(run.exit_code, 3);
   EXPECT_THAT(run.err,
               HasSubstr("1 refusal (the last of 12.0 GiB on GPU 0): its limit of 10.0 GiB was the reason, of "
-                        "which 582 MiB were in use; ask for more: --mem 13GiB"));
+                        "which 588 MiB were in use; ask for more: --mem 13GiB"));
   const Json last = Refusals(box)["last"];
   EXPECT_EQ(last["cause"], "own_limit");
   EXPECT_EQ(last["mem_asked_bytes"], 12 * kGiB);
@@ -69,17 +69,17 @@ TEST(OutOfMemory, ByItsOwnLimit) {
   EXPECT_EQ(last["gpu_index"], 0);
   EXPECT_EQ(last["holders"], Json::array());
   // What it says to do helps.
-  EXPECT_EQ(Run(box, {"--mem", "13GiB"}, {"--alloc", "12GiB"}).exit_code, 0);
-  const Outcome range = Run(box, {"--mem", "2GiB:10GiB"}, {"--alloc", "12GiB"});
+  EXPECT_EQ(Asks(box, {"--mem", "13GiB"}, {"--alloc", "12GiB"}).exit_code, 0);
+  const Outcome range = Asks(box, {"--mem", "2GiB:10GiB"}, {"--alloc", "12GiB"});
   EXPECT_THAT(range.err, HasSubstr("ask for more: --mem 2GiB:13GiB"));
-  EXPECT_THAT(Run(box, {"--mem", "10GiB"}, {"--alloc", "150GiB"}).err,
+  EXPECT_THAT(Asks(box, {"--mem", "10GiB"}, {"--alloc", "150GiB"}).err,
               HasSubstr("150.6 GiB in all are more than the GPU's 140.4 GiB"));
 }
 
 TEST(OutOfMemory, ByTheGpuThatIsFullOfAnother) {
   Sandbox box;
   const Process holder = TenantWith(box, "100GiB", "90GiB");
-  const Outcome run = Run(box, {}, {"--alloc", "60GiB"});
+  const Outcome run = Asks(box, {}, {"--alloc", "60GiB"});
   EXPECT_EQ(run.exit_code, 3);
   EXPECT_THAT(
       run.err,
@@ -103,7 +103,7 @@ TEST(OutOfMemory, ByTheGpuThatIsFullOfAStranger) {
   Sandbox box;
   ASSERT_EQ(box.RunGpumux({"run", "--", "true"}).exit_code, 0);
   const Process stranger = Stranger(box, "100GiB");
-  const Outcome run = Run(box, {}, {"--alloc", "60GiB"});
+  const Outcome run = Asks(box, {}, {"--alloc", "60GiB"});
   EXPECT_EQ(run.exit_code, 3);
   EXPECT_THAT(run.err,
               HasSubstr("the rest is held by pid " + std::to_string(stranger.pid()) +
@@ -139,14 +139,14 @@ TEST(OutOfMemory, ByTheDriverItself) {
 
 TEST(OutOfMemory, FiguresAreOfTheGpuThatRefused) {
   Sandbox box("2xH200");
-  const Outcome run = Run(box, {"--mem", "10GiB", "--gpu", "0,1"}, {"--alloc", "12GiB", "--device", "1"});
+  const Outcome run = Asks(box, {"--mem", "10GiB", "--gpu", "0,1"}, {"--alloc", "12GiB", "--device", "1"});
   EXPECT_EQ(run.exit_code, 3);
   EXPECT_THAT(run.err, HasSubstr("(the last of 12.0 GiB on GPU 1): its limit of 10.0 GiB was the reason"));
 }
 
 TEST(OutOfMemory, ExplainKnowsItAfterwards) {
   Sandbox box;
-  EXPECT_EQ(Run(box, {"--mem", "10GiB"}, {"--alloc", "1GiB"}).exit_code, 0);
+  EXPECT_EQ(Asks(box, {"--mem", "10GiB"}, {"--alloc", "1GiB"}).exit_code, 0);
   EXPECT_THAT(box.RunGpumux({"explain", "asks"}).out, Not(HasSubstr("Out of memory")));
   EXPECT_EQ(box.RunGpumux({"run", "--name", "refused", "--mem", "10GiB", "--", kWorkload, "--alloc", "12GiB"})
                 .exit_code,
