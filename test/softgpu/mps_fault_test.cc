@@ -89,8 +89,7 @@ TEST_F(SoftGpuMpsFaults, AnIllegalAddressTakesTheServersClientsAlong) {
            std::string::npos;
   })) << ServerLog();
   Finish(*outside);
-  culprit.Continue();
-  culprit.Join();
+  Finish(culprit);
   EXPECT_EQ(ServerState(), "FAULT\n") << "one of the fallen is still there";
   Finish(*neighbour);
   EXPECT_TRUE(Eventually([&] { return ServerState() == "ACTIVE\n"; }));
@@ -255,8 +254,7 @@ TEST_F(SoftGpuMpsFaults, ATerminatedClientFallsAlone) {
   EXPECT_EQ(ReadMemory(device).used, before) << "guessed: at once";
   EXPECT_EQ(Command("get_client_list " + server), std::to_string(neighbour->pid()) + "\n");
   EXPECT_EQ(ServerState(), "ACTIVE\n");
-  victim.Kill();
-  victim.Join();
+  Finish(victim);  // with what it expected
   Finish(*neighbour);
   EXPECT_NE(Command("terminate_client " + server + " 1"), "") << "no client of this server";
 }
