@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -10,11 +11,15 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/log_file.h"
+
 namespace gpumux {
 namespace {
 
 std::atomic<LogLevel> g_level{LogLevel::kInfo};
 std::atomic<int> g_fd{STDERR_FILENO};
+
+std::string g_path;  // of SetLogFile, by one thread
 
 constexpr std::string_view kNames[] = {"debug", "info", "warning", "error"};
 
@@ -37,7 +42,16 @@ Status SetLogFile(const std::string& path) {
     return Fail(Code::kUnavailable, fmt::format("cannot open the log {}: {}", path, std::strerror(errno)));
   const int old = g_fd.exchange(fd);
   if (old != STDERR_FILENO) ::close(old);
+  g_path = path;
   return {};
+}
+
+void FollowLogFile() {
+  struct stat there{}, ours{};
+  if (g_path.empty() || ::fstat(g_fd.load(), &ours) != 0) return;
+  const bool same =
+      ::lstat(g_path.c_str(), &there) == 0 && there.st_dev == ours.st_dev && there.st_ino == ours.st_ino;
+  if (!same) (void)SetLogFile(std::string(g_path));
 }
 
 void WriteLog(LogLevel level, std::string_view text) {

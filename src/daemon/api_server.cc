@@ -190,8 +190,11 @@ ApiServer::ApiServer(EventLoop& loop, FairTurns& turns, const Clock& clock,
 ApiServer::~ApiServer() = default;
 
 void ApiServer::Listen(ipc::UnixListener listener) {
+  impl_->watch = {};
   impl_->listener = std::move(listener);
   impl_->StartAccepting();
 }
+
+bool ApiServer::Listening() const { return impl_->listener.InPlace(); }
 
 }  // namespace gpumux::daemon

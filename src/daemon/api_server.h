@@ -36,7 +36,9 @@ class ApiServer {
   ApiServer(EventLoop& loop, FairTurns& turns, const Clock& clock,
             std::function<void(const Request&, Reply)> handle);
   ~ApiServer();
+  // Also again, when the socket is not `Listening` any more: somebody removed it.
   void Listen(ipc::UnixListener listener);
+  bool Listening() const;
 
  private:
   struct Impl;

@@ -11,10 +11,12 @@
 #include <cstring>
 
 #include "base/log.h"
+#include "base/log_file.h"
 #include "base/units.h"
 #include "daemon/api.h"
 #include "daemon/events.h"
 #include "daemon/kept.h"
+#include "daemon/place.h"
 #include "daemon/process_tree.h"
 #include "daemon/refusals.h"
 #include "daemon/sessions.h"
@@ -68,7 +70,39 @@ struct Daemon::Parts {
     };
   }
 
+  Status Listen() {
+    // The API first: who waits for the session socket finds both.
+    if (!api_server.Listening()) {
+      auto listener = Listener("api", settings.paths.api_socket, SOCK_STREAM);
+      if (!listener) return tl::unexpected(listener.error());
+      api_server.Listen(std::move(*listener));
+    }
+    if (!sessions.Listening()) {
+      auto listener = Listener("session", settings.paths.session_socket, SOCK_SEQPACKET);
+      if (!listener) return tl::unexpected(listener.error());
+      sessions.Listen(std::move(*listener));
+    }
+    return {};
+  }
+
+  // Whoever removes sockets, or all of the directory, does not end the tenants: the
+  // daemon puts its files back.
+  void KeepFiles() {
+    const bool listening = api_server.Listening() && sessions.Listening();
+    if (!listening) {
+      Status kept = place.Take();
+      if (kept) kept = Listen();
+      const std::string why = kept ? "" : kept.error().ToString();
+      if (kept) LogWarning("the sockets in {} were gone: they are back", settings.paths.dir);
+      if (!kept && why != place_lost) LogError("the sockets are gone: {}", why);
+      place_lost = why;
+    }
+    FollowLogFile();
+    leases.KeepStore();
+  }
+
   void Tick() {
+    KeepFiles();
     machine.ClaimFree();
     machine.Recover(clock.Now());
     leases.TakeOverLate();
@@ -153,6 +187,8 @@ struct Daemon::Parts {
   Api api;
   ApiServer api_server;
   EventLoop::Watch tick, signals, reload, watchdog;
+  Place place{settings.paths};
+  std::string place_lost;  // why the sockets could not be put back, as it was said
   std::optional<Time> idle_since;
   std::string told_state;
 };
@@ -168,13 +204,7 @@ Status Daemon::Start() {
   parts.leases.TakeOver();
   parts.keeper.Hold(WhatToKeep(parts.machine, parts.tenants));
   parts.monitor.RefreshAll();
-  auto api = parts.Listener("api", parts.settings.paths.api_socket, SOCK_STREAM);
-  if (!api) return tl::unexpected(api.error());
-  auto sessions = parts.Listener("session", parts.settings.paths.session_socket, SOCK_SEQPACKET);
-  if (!sessions) return tl::unexpected(sessions.error());
-  // The API first: who waits for the session socket finds both.
-  parts.api_server.Listen(std::move(*api));
-  parts.sessions.Listen(std::move(*sessions));
+  if (Status status = parts.Listen(); !status) return status;
   parts.tick = parts.loop.Every(kTick, [&parts] { parts.Tick(); });
   parts.signals = parts.loop.OnSignals({SIGTERM, SIGINT}, [&parts](int signal) {
     parts.events.Note({.kind = EventKind::kDaemonStopped,

@@ -55,6 +55,9 @@ class Leases {
   // Those among them whose GPU was not there: once more, before it is read.
   void TakeOverLate();
 
+  // A store that is gone or cannot be used is opened anew, and knows every lease again.
+  void KeepStore();
+
   // To the `run` of a session. False: it is gone.
   std::function<bool(uint64_t session, const std::string& json)> send_queued, send_summary;
   std::function<bool(uint64_t session)> send_resumed;

@@ -86,6 +86,7 @@ Sessions::Sessions(Machine& machine, Tenants& tenants, Monitor& monitor, Reaper&
 Sessions::~Sessions() = default;
 
 void Sessions::Listen(ipc::UnixListener listener) {
+  listen_watch_ = {};
   listener_ = std::move(listener);
   listen_watch_ = loop_.OnReadable(listener_.fd(), [this] { Accept(); });
 }

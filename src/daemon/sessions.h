@@ -27,7 +27,9 @@ class Sessions {
            Reclaim& reclaim, Leases& leases, FairTurns& turns, EventLoop& loop, const Clock& clock);
   ~Sessions();
 
+  // Also again, when the socket is not `Listening` any more: somebody removed it.
   void Listen(ipc::UnixListener listener);
+  bool Listening() const { return listener_.InPlace(); }
   // Hangs up on peers that have not said what they are, or stay after all was said.
   void DropSilent();
 

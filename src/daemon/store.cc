@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sqlite3.h>
+#include <sys/stat.h>
 
 #include <cerrno>
 #include <cstdio>
@@ -22,7 +23,18 @@ constexpr char kSetUp[] =
     "PRAGMA journal_mode=WAL;"
     "PRAGMA synchronous=OFF;"
     "CREATE TABLE IF NOT EXISTS leases (number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, record TEXT NOT "
-    "NULL);";
+    "NULL);"
+    "PRAGMA user_version=1;";
+// Before anything is read. Nobody else opens the file (the daemon holds its directory's lock), so SQLite
+// needs no memory that is shared by a file, which a hostile hand could cut short under it.
+constexpr char kAlone[] = "PRAGMA locking_mode=EXCLUSIVE;";
+// Raised when a release before cannot read what this one writes, rows included. Files of before
+// there was a number have 0 and the layout of 1.
+constexpr int kSchema = 1;
+
+// What no daemon writes is not read: more would be somebody's attempt to fill the memory.
+constexpr int kMaxRows = 65536;
+constexpr int kMaxRecordBytes = 1 << 20;
 
 struct Finalize {
   void operator()(sqlite3_stmt* statement) const { sqlite3_finalize(statement); }
@@ -50,7 +62,9 @@ bool IsSound(sqlite3* db) {
 
 void Store::Close::operator()(sqlite3* db) const { sqlite3_close(db); }
 
-Store::Store(const std::string& path) : path_(path) {
+Store::Store(const std::string& path) : path_(path) { Start(); }
+
+void Store::Start() {
   Status opened = Open();
   if (!opened && opened.error().code == Code::kInvalid) {
     LogError("{}; it is put aside as {}.broken", opened.error().ToString(), path_);
@@ -58,10 +72,46 @@ Store::Store(const std::string& path) : path_(path) {
     for (const char* suffix : {"-wal", "-shm"}) std::remove((path_ + suffix).c_str());
     if (std::rename(path_.c_str(), (path_ + ".broken").c_str()) == 0) opened = Open();
   }
-  if (!opened) {
-    LogError("no new promises: {}", opened.error().ToString());
-    db_.reset();
+  const std::string why = opened ? "" : opened.error().ToString();
+  if (!opened && why != said_) LogError("no new promises: {}", why);
+  said_ = why;
+  if (!opened) db_.reset();
+  struct stat info{};
+  if (::stat(path_.c_str(), &info) == 0) {
+    device_ = info.st_dev;
+    inode_ = info.st_ino;
   }
+}
+
+void Store::Reopen() {
+  db_.reset();
+  broken_ = false;
+  Start();
+}
+
+bool Store::InPlace() const {
+  struct stat info{};
+  return db_ && !broken_ && ::stat(path_.c_str(), &info) == 0 && info.st_dev == device_ &&
+         info.st_ino == inode_;
+}
+
+// Before anything is written to the file.
+Status Store::CheckSchema(sqlite3* db) {
+  const Statement version = Prepare(db, "PRAGMA user_version");
+  const int step = version ? sqlite3_step(version.get()) : sqlite3_errcode(db);
+  if (step == SQLITE_CORRUPT || step == SQLITE_NOTADB)
+    return Fail(Code::kInvalid, fmt::format("{} is broken", path_));
+  if (step != SQLITE_ROW) {
+    return Fail(Code::kUnavailable, fmt::format("cannot read {}: {}", path_, sqlite3_errmsg(db)));
+  }
+  const int found = sqlite3_column_int(version.get(), 0);
+  if (found < 0 || found > kSchema) {
+    return Fail(Code::kUnavailable,
+                fmt::format("{} is of a later gpumuxd (layout {}, this one has {}) and stays as it is", path_,
+                            found, kSchema),
+                "start that gpumuxd; or, when its tenants have ended, remove the file");
+  }
+  return {};
 }
 
 Status Store::Open() {
@@ -75,6 +125,8 @@ Status Store::Open() {
     return Fail(Code::kUnavailable,
                 fmt::format("cannot open {}: {}", path_, db ? sqlite3_errmsg(db) : "no memory"));
   }
+  sqlite3_exec(db, kAlone, nullptr, nullptr, nullptr);
+  if (Status known = CheckSchema(db); !known) return known;
   const int set_up = sqlite3_exec(db, kSetUp, nullptr, nullptr, nullptr);
   if (set_up == SQLITE_CORRUPT || set_up == SQLITE_NOTADB || (set_up == SQLITE_OK && !IsSound(db))) {
     return Fail(Code::kInvalid, fmt::format("{} is broken", path_));
@@ -94,9 +146,11 @@ Status Store::Run(const char* sql, const std::vector<std::string>& values) {
       sqlite3_bind_text(statement.get(), ++at, value.data(), static_cast<int>(value.size()),
                         SQLITE_TRANSIENT);
   }
-  if (statement && sqlite3_step(statement.get()) == SQLITE_DONE) return {};
+  const int step = statement ? sqlite3_step(statement.get()) : sqlite3_errcode(db_.get());
+  if (step == SQLITE_DONE) return {};
+  broken_ |= step == SQLITE_CORRUPT || step == SQLITE_NOTADB;
   return Fail(Code::kUnavailable, fmt::format("cannot write {}: {}", path_, sqlite3_errmsg(db_.get())),
-              "make room on that file system");
+              "make room on that file system, and see that it may be written");
 }
 
 Status Store::Put(const std::string& id, const std::string& record) {
@@ -111,7 +165,14 @@ Status Store::Remove(const std::string& id) { return Run("DELETE FROM leases WHE
 Result<std::vector<std::pair<std::string, std::string>>> Store::All() {
   std::vector<std::pair<std::string, std::string>> all;
   if (!db_) return Fail(Code::kUnavailable, fmt::format("{} cannot be used", path_));
-  const Statement statement = Prepare(db_.get(), "SELECT id, record FROM leases ORDER BY number");
+  const Statement statement =
+      Prepare(db_.get(),
+              "SELECT id, record FROM leases WHERE length(id) < 256 AND length(record) <= ?1 "
+              "ORDER BY number LIMIT ?2");
+  if (statement) {
+    sqlite3_bind_int(statement.get(), 1, kMaxRecordBytes);
+    sqlite3_bind_int(statement.get(), 2, kMaxRows);
+  }
   int step = SQLITE_ERROR;
   while (statement && (step = sqlite3_step(statement.get())) == SQLITE_ROW) {
     all.emplace_back(Text(statement.get(), 0), Text(statement.get(), 1));

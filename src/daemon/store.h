@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <sys/types.h>
+
 #include <memory>
 #include <string>
 #include <utility>
@@ -21,6 +23,11 @@ class Store {
   // with the reason, and a broken file is put aside.
   explicit Store(const std::string& path);
 
+  // False: the file was removed or replaced, or could not be used when last tried.
+  bool InPlace() const;
+  // Anew at the same path, empty or with what is there.
+  void Reopen();
+
   // kUnavailable: not written, e.g. the disk is full.
   Status Put(const std::string& id, const std::string& record);
   Status Remove(const std::string& id);
@@ -31,10 +38,16 @@ class Store {
   struct Close {
     void operator()(sqlite3* db) const;
   };
+  void Start();
   Status Open();
+  Status CheckSchema(sqlite3* db);
   Status Run(const char* sql, const std::vector<std::string>& values);
 
   std::string path_;
+  dev_t device_ = 0;  // of the file that is open
+  ino_t inode_ = 0;
+  bool broken_ = false;  // SQLite said so of the open file
+  std::string said_;     // the last reason for which there is no store
   std::unique_ptr<sqlite3, Close> db_;
 };
 

@@ -2,10 +2,13 @@
 #include "daemon/store.h"
 
 #include <gtest/gtest.h>
+#include <sqlite3.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
+#include <sstream>
 
 #include "daemon/lease_record.h"
 
@@ -63,6 +66,72 @@ TEST_F(StoreTest, RefusesWhatItCannotWrite) {
   ASSERT_FALSE(put);
   EXPECT_EQ(put.error().code, Code::kUnavailable);
   EXPECT_FALSE(store.All());
+}
+
+// The first bytes that differ between two layouts of the file: its own number.
+void SetSchema(const std::string& path, int schema) {
+  sqlite3* db = nullptr;
+  ASSERT_EQ(sqlite3_open(path.c_str(), &db), SQLITE_OK);
+  const std::string sql = "PRAGMA user_version=" + std::to_string(schema);
+  ASSERT_EQ(sqlite3_exec(db, sql.c_str(), nullptr, nullptr, nullptr), SQLITE_OK);
+  sqlite3_close(db);
+}
+
+std::string Bytes(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+TEST_F(StoreTest, OfALaterReleaseIsRefusedAndStaysAsItIs) {
+  {
+    ASSERT_TRUE(Store(path()).Put("a", "1"));
+  }
+  SetSchema(path(), 1000);
+  const std::string before = Bytes(path());
+  {
+    Store store(path());
+    const Status put = store.Put("b", "2");
+    ASSERT_FALSE(put);
+    EXPECT_EQ(put.error().code, Code::kUnavailable);
+    EXPECT_FALSE(store.All());
+  }
+  EXPECT_EQ(Bytes(path()), before);
+  EXPECT_FALSE(std::filesystem::exists(path() + ".broken"));
+  SetSchema(path(), 1);
+  EXPECT_EQ(Store(path()).All()->size(), 1u);
+}
+
+TEST_F(StoreTest, OfBeforeThereWereNumbersIsRead) {
+  {
+    ASSERT_TRUE(Store(path()).Put("a", "1"));
+  }
+  SetSchema(path(), 0);
+  Store store(path());
+  EXPECT_EQ(store.All()->size(), 1u);
+  EXPECT_TRUE(store.Put("b", "2"));
+}
+
+TEST_F(StoreTest, ReadsNoRowThatNoDaemonWrites) {
+  Store store(path());
+  ASSERT_TRUE(store.Put("huge", std::string(3 << 20, 'x')));
+  ASSERT_TRUE(store.Put(std::string(1000, 'i'), "1"));
+  ASSERT_TRUE(store.Put("a", "1"));
+  ASSERT_EQ(store.All()->size(), 1u);
+  EXPECT_EQ((*store.All())[0].first, "a");
+}
+
+TEST_F(StoreTest, KnowsThatItsFileIsGoneAndIsOpenedAnew) {
+  Store store(path());
+  ASSERT_TRUE(store.Put("a", "1"));
+  EXPECT_TRUE(store.InPlace());
+  std::filesystem::remove(path());
+  EXPECT_FALSE(store.InPlace());
+  store.Reopen();
+  EXPECT_TRUE(store.InPlace());
+  EXPECT_TRUE(store.All()->empty());
+  ASSERT_TRUE(store.Put("b", "2"));
+  EXPECT_TRUE(std::filesystem::exists(path()));
 }
 
 LeaseRecord Example() {

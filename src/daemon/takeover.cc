@@ -50,6 +50,16 @@ Status Leases::Save(const Tenant& tenant) {
                                                   .stop_signal = tenant.stop_signal}));
 }
 
+void Leases::KeepStore() {
+  if (store_.InPlace()) return;
+  store_.Reopen();
+  if (!store_.InPlace()) return;
+  size_t saved = 0;
+  for (const auto& [id, tenant] : tenants_.live()) saved += Save(*tenant).has_value();
+  for (const auto& [id, record] : waiting_rows_) saved += store_.Put(id, record).has_value();
+  LogWarning("{} was opened anew, with {} lease(s)", settings_.store, saved);
+}
+
 Status Leases::MakePages(Tenant& tenant) {
   std::vector<TenantPages::Gpu> gpus;
   for (size_t slot = 0; slot < tenant.gpus.size(); ++slot) {

@@ -143,16 +143,28 @@ Result<Received> SeqpacketSocket::Receive() {
 }
 
 UnixListener::UnixListener(UnixListener&& other) noexcept
-    : fd_(std::move(other.fd_)), path_(std::exchange(other.path_, {})) {}
+    : fd_(std::move(other.fd_)),
+      path_(std::exchange(other.path_, {})),
+      device_(other.device_),
+      inode_(other.inode_) {}
 
 UnixListener& UnixListener::operator=(UnixListener&& other) noexcept {
   std::swap(fd_, other.fd_);
   std::swap(path_, other.path_);
+  std::swap(device_, other.device_);
+  std::swap(inode_, other.inode_);
   return *this;
 }
 
 UnixListener::~UnixListener() {
-  if (!path_.empty()) ::unlink(path_.c_str());
+  if (!path_.empty() && InPlace()) ::unlink(path_.c_str());
+}
+
+bool UnixListener::InPlace() const {
+  // One that was adopted: its file is who made it's to look after.
+  if (path_.empty()) return fd_.valid();
+  struct stat info{};
+  return ::lstat(path_.c_str(), &info) == 0 && info.st_dev == device_ && info.st_ino == inode_;
 }
 
 Result<UnixListener> UnixListener::Listen(const std::string& path, int type, mode_t mode) {
@@ -178,6 +190,10 @@ Result<UnixListener> UnixListener::Listen(const std::string& path, int type, mod
                 fmt::format("cannot make the socket {}: {}", path, std::strerror(errno)));
   }
   listener.path_ = path;
+  if (::lstat(path.c_str(), &info) == 0) {
+    listener.device_ = info.st_dev;
+    listener.inode_ = info.st_ino;
+  }
   if (::chmod(path.c_str(), mode) != 0 || ::listen(listener.fd_.get(), kBacklog) != 0) {
     return Fail(Code::kUnavailable, fmt::format("cannot listen on {}: {}", path, std::strerror(errno)));
   }

@@ -59,7 +59,8 @@ class SeqpacketSocket {
   UniqueFd fd_;
 };
 
-// A Unix socket that accepts. The file is removed at the end of its life.
+// A Unix socket that accepts. The file, if it still is its own, is removed at the
+// end of its life.
 class UnixListener {
  public:
   // `type` is SOCK_SEQPACKET or SOCK_STREAM. Replaces a socket that nobody
@@ -78,6 +79,8 @@ class UnixListener {
   int fd() const { return fd_.get(); }
   // The socket alone, for a process that goes on listening: the file stays.
   UniqueFd Release();
+  // The file is there, and still this socket's: who connects comes here.
+  bool InPlace() const;
   // A non-blocking, close-on-exec socket; an invalid one when nobody waits.
   // kInternal, e.g. when the process has no descriptor left.
   Result<UniqueFd> Accept();
@@ -85,6 +88,8 @@ class UnixListener {
  private:
   UniqueFd fd_;
   std::string path_;
+  dev_t device_ = 0;  // of the file
+  ino_t inode_ = 0;
 };
 
 // Connects a socket of `type`; errors as SeqpacketSocket::Connect.
