@@ -104,7 +104,7 @@ struct Daemon::Parts {
   void Tick() {
     KeepFiles();
     machine.ClaimFree();
-    machine.Recover(clock.Now());
+    machine.Recover(clock.Now(), leases.WaitForGpus());
     leases.TakeOverLate();
     monitor.RefreshAll();
     NoteUntoldRefusals(tenants, machine, clock);

@@ -54,6 +54,7 @@ class Leases {
 
   // Those among them whose GPU was not there: once more, before it is read.
   void TakeOverLate();
+  bool WaitForGpus() const { return !waiting_rows_.empty(); }
 
   // A store that is gone or cannot be used is opened anew, and knows every lease again.
   void KeepStore();

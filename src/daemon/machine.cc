@@ -124,8 +124,8 @@ void Machine::NoteBack(const GpuState& gpu) {
                 .gpus = {gpu.device.uuid}});
 }
 
-void Machine::Recover(Time now) {
-  bool lost = false, found = false;
+void Machine::Recover(Time now, bool missing) {
+  bool lost = missing, found = false;
   for (auto& gpu : gpus_) {
     if (!gpu->Known() && Learn(*gpu)) {
       found = true;

@@ -58,7 +58,8 @@ class Machine {
   void Start(std::vector<UniqueFd> kept = {});
   // Looks after GPUs that do not answer: starts NVML anew, more and more seldom, and
   // takes what it shows then. A GPU stays in its place whatever its index is now.
-  void Recover(Time now);
+  // `missing`: there should be a GPU that NVML does not show.
+  void Recover(Time now, bool missing);
   // A GPU is there that was not, or what it has is known now. Before it is read.
   std::function<void()> on_found;
   // Tries again for GPUs that were someone else's.

@@ -10,7 +10,7 @@ namespace {
 
 std::vector<std::byte> Good() {
   return EncodeStruct(GPUMUX_CREDIT_REQUEST, 7,
-                      gpumux_credit_request{.gpu_slot = 1, .reserved = 0, .bytes = 4096});
+                      gpumux_credit_request{.gpu_slot = 1, .flags = 0, .bytes = 4096});
 }
 
 TEST(Frame, ComesBackAsItWent) {

@@ -94,7 +94,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return std::string(info.param.name); });
 
 nlohmann::json GpuOf(Sandbox& box, const std::string& uuid) {
-  for (const auto& gpu : Status(box)["gpus"]) {
+  for (const auto& gpu : StatusList(box, "gpus")) {
     if (gpu["uuid"] == uuid) return gpu;
   }
   return nullptr;
@@ -146,12 +146,13 @@ void StartWithoutTheGpu(const std::string& script) {
   ASSERT_TRUE(Works(gone));
   const auto id = Tenants(box)["a"];
   const pid_t daemon = box.DaemonPid(), program = [&] {
-    for (const auto& tenant : Status(box)["tenants"]) {
+    for (const auto& tenant : StatusList(box, "tenants")) {
       if (tenant["name"] == "gone") return tenant["pid"].get<pid_t>();
     }
     return 0;
   }();
   faults.Set(script);
+  ASSERT_NE(daemon, 0);
   kill(daemon, SIGKILL);
   ASSERT_TRUE(WaitUntil("the next daemon", [&] {
     return box.DaemonPid() != 0 && box.DaemonPid() != daemon && Status(box).contains("daemon") &&
@@ -167,8 +168,9 @@ void StartWithoutTheGpu(const std::string& script) {
   EXPECT_FALSE(Tenants(box).contains("gone"));
   ASSERT_TRUE(WaitUntil("its run is back",
                         [&] { return DaemonLog(box).find("its run is back") != std::string::npos; }));
-  EXPECT_EQ(Gpu(box, "mem_guaranteed_bytes"), 8 * kGiB);
-  EXPECT_EQ(Gpu(box, "mem_unmanaged_bytes"), 0);
+  const auto gpu = GpuOf(box, StatusList(box, "tenants")[0]["gpus"][0]["uuid"]);
+  EXPECT_EQ(gpu["mem_guaranteed_bytes"], 8 * kGiB);
+  EXPECT_EQ(gpu["mem_unmanaged_bytes"], 0);
   Touch(stop);
   EXPECT_EQ(a.Wait().exit_code, 0) << a.Out();
 }

@@ -25,6 +25,11 @@ nlohmann::json Status(Sandbox& box) {
   return o.exit_code == 0 && parsed.contains("data") ? parsed["data"] : nlohmann::json::object();
 }
 
+nlohmann::json StatusList(Sandbox& box, const std::string& key) {
+  const auto status = Status(box);
+  return status.contains(key) ? status[key] : nlohmann::json::array();
+}
+
 nlohmann::json Gpu(Sandbox& box, const std::string& key) {
   const auto status = Status(box);
   if (!status.contains("gpus") || status["gpus"].empty() || !status["gpus"][0].contains(key)) return nullptr;

@@ -23,6 +23,8 @@ bool Works(Process& survivor);
 
 // `gpumux status`, while daemons die: {} when none answered.
 nlohmann::json Status(Sandbox& box);
+// One of its lists, "gpus" or "tenants"; empty without an answer.
+nlohmann::json StatusList(Sandbox& box, const std::string& key);
 // Of the first GPU, of what `Status` says; null without an answer.
 nlohmann::json Gpu(Sandbox& box, const std::string& key);
 // Every tenant's id, by name, of those that are not over.

@@ -64,8 +64,9 @@ TEST(Upgrade, OfAllFilesUnderTenantsThatRun) {
   Process old_one = survivor("old");
   ASSERT_TRUE(Works(old_one));
   const auto tenants = Tenants(box);
-  for (const char* name : {"bin/gpumuxd", "bin/gpumux", "lib/gpumux/libgpumux-guard.so"}) build.Replace(name);
   const pid_t daemon = box.DaemonPid();
+  ASSERT_NE(daemon, 0);
+  for (const char* name : {"bin/gpumuxd", "bin/gpumux", "lib/gpumux/libgpumux-guard.so"}) build.Replace(name);
   kill(daemon, SIGTERM);
   // The program that `run` starts again is the new one.
   ASSERT_TRUE(WaitUntil("a daemon of the new file", [&] {
@@ -80,7 +81,7 @@ TEST(Upgrade, OfAllFilesUnderTenantsThatRun) {
   Process new_one = survivor("new");
   ASSERT_TRUE(Works(new_one));
   // Who runs keeps the guard that it has; who starts gets the new one.
-  for (const auto& tenant : Status(box)["tenants"]) {
+  for (const auto& tenant : StatusList(box, "tenants")) {
     const std::string maps = Text("/proc/" + std::to_string(tenant["pid"].get<int>()) + "/maps");
     EXPECT_THAT(maps, HasSubstr("libgpumux-guard.so"));
     EXPECT_EQ(maps.find("libgpumux-guard.so (deleted)") != std::string::npos, tenant["name"] == "old")
@@ -143,6 +144,7 @@ TEST(Upgrade, ToAnotherProtocolLeavesWhoRunsAlone) {
   Process a = Survivor(box, "a", 7 * kGiB, stop);
   ASSERT_TRUE(Works(a));
   const pid_t daemon = box.DaemonPid();
+  ASSERT_NE(daemon, 0);
   kill(daemon, SIGKILL);
   unlink((box.runtime_dir() + "/sim/session.sock").c_str());
   LaterDaemon later(box.runtime_dir() + "/sim/session.sock");
