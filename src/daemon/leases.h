@@ -57,6 +57,7 @@ class Leases {
   bool WaitForGpus() const { return !waiting_rows_.empty(); }
 
   // A store that is gone or cannot be used is opened anew, and knows every lease again.
+  // One that could not be read when this daemon started is taken over then.
   void KeepStore();
 
   // To the `run` of a session. False: it is gone.
@@ -156,6 +157,7 @@ class Leases {
   uint64_t next_request_ = 1;
   std::vector<std::pair<std::string, std::string>> waiting_rows_;  // of the store: their GPU is not there
   bool schedule_posted_ = false;
+  bool taken_over_ = false;  // the store's rows of before this daemon were read
 };
 
 }  // namespace gpumux::daemon

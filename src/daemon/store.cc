@@ -25,9 +25,8 @@ constexpr char kSetUp[] =
     "CREATE TABLE IF NOT EXISTS leases (number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, record TEXT NOT "
     "NULL);"
     "PRAGMA user_version=1;";
-// Before anything is read. Nobody else opens the file (the daemon holds its directory's lock), so SQLite
-// needs no memory that is shared by a file, which a hostile hand could cut short under it.
-constexpr char kAlone[] = "PRAGMA locking_mode=EXCLUSIVE;";
+// The daemon before this one may still be dying: its locks go one after the other.
+constexpr int kBusyMs = 2000;
 // Raised when a release before cannot read what this one writes, rows included. Files of before
 // there was a number have 0 and the layout of 1.
 constexpr int kSchema = 1;
@@ -125,7 +124,7 @@ Status Store::Open() {
     return Fail(Code::kUnavailable,
                 fmt::format("cannot open {}: {}", path_, db ? sqlite3_errmsg(db) : "no memory"));
   }
-  sqlite3_exec(db, kAlone, nullptr, nullptr, nullptr);
+  sqlite3_busy_timeout(db, kBusyMs);
   if (Status known = CheckSchema(db); !known) return known;
   const int set_up = sqlite3_exec(db, kSetUp, nullptr, nullptr, nullptr);
   if (set_up == SQLITE_CORRUPT || set_up == SQLITE_NOTADB || (set_up == SQLITE_OK && !IsSound(db))) {

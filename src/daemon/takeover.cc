@@ -54,6 +54,7 @@ void Leases::KeepStore() {
   if (store_.InPlace()) return;
   store_.Reopen();
   if (!store_.InPlace()) return;
+  if (!taken_over_) TakeOver();
   size_t saved = 0;
   for (const auto& [id, tenant] : tenants_.live()) saved += Save(*tenant).has_value();
   for (const auto& [id, record] : waiting_rows_) saved += store_.Put(id, record).has_value();
@@ -75,6 +76,7 @@ Status Leases::MakePages(Tenant& tenant) {
 void Leases::TakeOver() {
   const auto rows = store_.All();
   if (!rows) return;
+  taken_over_ = true;
   for (const auto& [id, record] : *rows) TakeOver(id, record);
   if (!tenants_.live().empty()) LogInfo("took over {} lease(s)", tenants_.live().size());
   if (!waiting_rows_.empty())

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <iostream>
 #include <set>
 
 #include "scene.h"
@@ -19,8 +20,7 @@ namespace {
 class KillPoints : public ::testing::TestWithParam<const char*> {};
 
 // The daemon dies at the point once, wherever in the course of this it is passed.
-void LiveThroughADeathAt(const std::string& point) {
-  Sandbox box;
+void LiveThroughADeathAt(Sandbox& box, const std::string& point) {
   const std::string token = box.dir() + "/token", stop = box.dir() + "/stop";
   Touch(token);
   box.SetEnv("GPUMUX_KILL_AT", point + "@" + token);
@@ -61,7 +61,11 @@ void LiveThroughADeathAt(const std::string& point) {
   ExpectEverythingFree(box);
 }
 
-TEST_P(KillPoints, UnderLoadTenantsNoticeNothing) { LiveThroughADeathAt(GetParam()); }
+TEST_P(KillPoints, UnderLoadTenantsNoticeNothing) {
+  Sandbox box;
+  LiveThroughADeathAt(box, GetParam());
+  if (HasFailure()) std::cerr << "--- log of the daemons\n" << DaemonLog(box);
+}
 
 std::string Underlined(const ::testing::TestParamInfo<const char*>& info) {
   std::string name = info.param;
