@@ -76,11 +76,20 @@ gid_t SocketGroup() {
   return 0;
 }
 
+constexpr int kLooksAtLock = 50;
+constexpr useconds_t kLookUs = 10'000;
+
 // Held until the process ends, however it ends.
 Result<UniqueFd> TakeLock(const std::string& path) {
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd) return Fail(Code::kInternal, "cannot open " + path + ": " + std::strerror(errno));
-  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+  // One that was killed holds it until the kernel has taken it apart.
+  bool taken = ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0;
+  for (int look = 0; !taken && look < kLooksAtLock; ++look) {
+    ::usleep(kLookUs);
+    taken = ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0;
+  }
+  if (!taken) {
     return Fail(Code::kConflict, "another gpumuxd runs here already (" + path + ")", "use it: gpumux status");
   }
   return fd;
