@@ -23,6 +23,7 @@ constexpr Command kCommands[] = {
     {"events", "what happened, and what happens", EventsMain, EventsSpec},
     {"set", "change the promise of a tenant that runs", SetMain, SetSpec},
     {"stop", "end a tenant", StopMain, StopSpec},
+    {"reserve", "keep room for a program that runs outside gpumux", ReserveMain, ReserveSpec},
     {"config", "what is configured, and whether it is right", ConfigMain, ConfigSpec},
     {"doctor", "find what keeps it from working, and what to do", DoctorMain, DoctorSpec},
     {"completion", "completion for bash or zsh", CompletionMain, CompletionSpec},
@@ -31,8 +32,8 @@ constexpr Command kCommands[] = {
 };
 
 // Commands of the product that later versions bring.
-constexpr const char* kLater[] = {"top",     "history", "promise", "reserve", "mode",   "mps",    "mig",
-                                  "profile", "advise",  "bench",   "cdi",     "docker", "podman", "compose"};
+constexpr const char* kLater[] = {"top",    "history", "promise", "mode",   "mps",    "mig",    "profile",
+                                  "advise", "bench",   "cdi",     "docker", "podman", "compose"};
 
 const Command* Find(const std::string& name) {
   for (const Command& command : kCommands) {

@@ -20,6 +20,7 @@ int EventsMain(const std::vector<std::string>& arguments);
 int ExplainMain(const std::vector<std::string>& arguments);
 int ConfigMain(const std::vector<std::string>& arguments);
 int DoctorMain(const std::vector<std::string>& arguments);
+int ReserveMain(const std::vector<std::string>& arguments);
 int CompletionMain(const std::vector<std::string>& arguments);
 int VersionMain(const std::vector<std::string>& arguments);
 
@@ -32,6 +33,7 @@ const CommandSpec& EventsSpec();
 const CommandSpec& ExplainSpec();
 const CommandSpec& ConfigSpec();
 const CommandSpec& DoctorSpec();
+const CommandSpec& ReserveSpec();
 const CommandSpec& CompletionSpec();
 const CommandSpec& VersionSpec();
 

@@ -63,6 +63,8 @@ size_t UnmanagedOn(const Json& tenant, const Json& status) {
 Json MemoryLimit(const Json& tenant) {
   const Json& enforced = At(tenant, "enforced");
   const std::string by = TextAt(enforced, "memory"), reason = TextAt(enforced, "memory_reason", kWidth);
+  if (by == "not enforced" && At(tenant, "reservation_pid").is_number())
+    return Part("memory limit", nullptr, "not enforced", reason, "start the program with gpumux run instead");
   if (by == "not enforced") {
     return Part("memory limit", nullptr, "not enforced", reason,
                 "gpumux ps shows which process has no guard in force; start it dynamically linked and "
@@ -83,6 +85,19 @@ Json MemoryLimit(const Json& tenant) {
                   in_force, in_force == 1 ? "" : "es"));
 }
 
+// What of its promise is not covered; "" when all is.
+std::string AtRisk(const Json& tenant) {
+  std::string text;
+  for (const Json& gpu : ListAt(tenant, "gpus")) {
+    const uint64_t bytes = NumberAt(gpu, "mem_at_risk_bytes").value_or(0);
+    if (bytes == 0) continue;
+    text += fmt::format("{}at risk: up to {} are not covered on GPU {}: {}", text.empty() ? "" : "; ",
+                        FormatBytes(bytes), NumberAt(gpu, "index").value_or(0),
+                        TextAt(gpu, "at_risk_why", kWidth));
+  }
+  return text;
+}
+
 Json MemoryGuarantee(const Json& tenant, const Json& status) {
   constexpr const char* kPart = "memory guarantee";
   if (NumberAt(tenant, "mem_guaranteed_bytes").value_or(1) == 0)
@@ -90,6 +105,12 @@ Json MemoryGuarantee(const Json& tenant, const Json& status) {
   if (IsWaiting(tenant)) return Part(kPart, nullptr, "nothing to enforce", "it waits");
   if (HasEnded(tenant)) return Part(kPart, nullptr, "nothing to enforce", "it has ended");
   const Json by = TextAt(tenant, "mem_guaranteed_by");
+  if (const std::string why = AtRisk(tenant); !why.empty()) {
+    return Part(
+        kPart, nullptr, "not enforced", why,
+        "end what runs on this GPU outside gpumux (gpumux status shows whose it is), or keep room for "
+        "it from the beginning: gpumux reserve");
+  }
   std::string why;
   for (const Json* gpu : GpusOf(tenant, status)) {
     const auto total = NumberAt(*gpu, "mem_total_bytes"), all = NumberAt(*gpu, "mem_guaranteed_bytes"),
@@ -207,6 +228,10 @@ Json Risks(const Json& tenant, const Json& status) {
     add("neighbour_death", "A neighbour's death: " + TextAt(neighbours, "death", kWidth) + ".");
     add("neighbour_load", "A neighbour's load: " + TextAt(neighbours, "load", kWidth) + ".");
   }
+  if (const std::string at_risk = AtRisk(tenant); !at_risk.empty())
+    add("at_risk",
+        fmt::format("Its promise is {}. gpumux refuses it nothing of it, but the driver may have no more.",
+                    at_risk));
   const auto guaranteed = NumberAt(tenant, "mem_guaranteed_bytes"),
              limit = NumberAt(tenant, "mem_limit_bytes");
   if (guaranteed && (!limit || *limit > *guaranteed))

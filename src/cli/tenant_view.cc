@@ -3,6 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "base/units.h"
 #include "cli/envelope.h"
 #include "cli/refusal_line.h"
@@ -133,9 +136,51 @@ Table::Cell MemoryOfLimit(const Json& tenant) {
   return {fmt::format("{} / {} GiB", Gib(used), Gib(limit)), above ? Style::kBad : Style::kPlain};
 }
 
-std::string Guarantee(const Json& tenant) {
+Table::Cell Guarantee(const Json& tenant) {
   const auto bytes = NumberAt(tenant, "mem_guaranteed_bytes");
-  return bytes && *bytes == 0 ? "none" : Memory(bytes);
+  if (bytes && *bytes == 0) return {"none"};
+  const bool at_risk = NumberAt(tenant, "mem_at_risk_bytes").value_or(0) > 0;
+  return at_risk ? Table::Cell{Memory(bytes) + " AT RISK", Style::kBad} : Table::Cell{Memory(bytes)};
+}
+
+// A row for each of the largest processes without a lease; false if the answer
+// knows no more than their pids.
+bool AddStrangers(Table& table, const Json& gpu) {
+  constexpr size_t kShown = 8;
+  const auto index = NumberAt(gpu, "index");
+  std::vector<const Json*> strangers;
+  for (const Json& stranger : ListAt(gpu, "strangers")) strangers.push_back(&stranger);
+  std::stable_sort(strangers.begin(), strangers.end(), [](const Json* a, const Json* b) {
+    return NumberAt(*a, "mem_used_bytes").value_or(0) > NumberAt(*b, "mem_used_bytes").value_or(0);
+  });
+  const auto row = [&](const std::string& owner, const std::string& used, const std::string& command) {
+    table.AddRow({{"(other)", Style::kDim},
+                  {kUnknown, Style::kDim},
+                  {OrUnknown(owner)},
+                  {"running"},
+                  {index ? std::to_string(*index) : kUnknown},
+                  {fmt::format("{} / {} GiB", used, kUnknown)},
+                  {"none"},
+                  {kUnknown},
+                  {"NO", Style::kWarning},
+                  {command}});
+  };
+  uint64_t rest = 0;
+  for (size_t i = 0; i < strangers.size(); ++i) {
+    const Json& stranger = *strangers[i];
+    const auto used = NumberAt(stranger, "mem_used_bytes");
+    if (i >= kShown) {
+      rest += used.value_or(0);
+      continue;
+    }
+    const std::string name = TextAt(stranger, "name", 20), container = TextAt(stranger, "container", 80);
+    row(TextAt(stranger, "owner", 16), Gib(used),
+        fmt::format("unmanaged pid {}{}{}", NumberAt(stranger, "pid").value_or(0),
+                    name.empty() ? "" : " " + name, container.empty() ? "" : ", " + container));
+  }
+  if (strangers.size() > kShown)
+    row("", Gib(rest), fmt::format("{} more unmanaged processes", strangers.size() - kShown));
+  return !strangers.empty();
 }
 
 std::string TenantTable(const Json& data, const Terminal& terminal) {
@@ -158,14 +203,14 @@ std::string TenantTable(const Json& data, const Terminal& terminal) {
                   {OrUnknown(state), StateStyle(state)},
                   {GpuIndices(tenant)},
                   MemoryOfLimit(tenant),
-                  {Guarantee(tenant)},
+                  Guarantee(tenant),
                   {Memory(NumberAt(tenant, "mem_peak_bytes"))},
                   EnforcedCell(tenant),
                   {TextAt(tenant, "command", 60)}});
   }
   for (const Json& gpu : ListAt(data, "gpus")) {
     const Json& pids = ListAt(gpu, "unmanaged_pids");
-    if (pids.empty()) continue;
+    if (pids.empty() || AddStrangers(table, gpu)) continue;
     const auto index = NumberAt(gpu, "index");
     table.AddRow({{"(other)", Style::kDim},
                   {kUnknown, Style::kDim},
@@ -205,6 +250,13 @@ std::string Notes(const Json& data) {
       out +=
           fmt::format("{} has ended, but pid {}, left in the background, keeps its promise; gpumux stop {}\n",
                       TextAt(tenant, "name", 24), Pids(left), TextAt(tenant, "id", 20));
+    }
+    for (const Json& gpu : ListAt(tenant, "gpus")) {
+      const uint64_t at_risk = NumberAt(gpu, "mem_at_risk_bytes").value_or(0);
+      if (at_risk == 0) continue;
+      out += fmt::format("{} is at risk: up to {} of its promise are not covered on GPU {}: {}\n",
+                         TextAt(tenant, "name", 24), FormatBytes(at_risk), NumberAt(gpu, "index").value_or(0),
+                         TextAt(gpu, "at_risk_why", 300));
     }
     const std::string why = TextAt(At(tenant, "enforced"), "memory_reason", 300);
     if (At(At(tenant, "enforced"), "memory") == "not enforced") {

@@ -312,11 +312,10 @@ std::string DescribeRoom(const GpuSnapshot& gpu) {
   if (gpu.unmanaged_bytes > 0) {
     text += fmt::format(", {} held by unmanaged", FormatBytes(gpu.unmanaged_bytes));
     constexpr size_t kShown = 3;
-    for (size_t i = 0; i < std::min(kShown, gpu.unmanaged_pids.size()); ++i) {
-      text += fmt::format("{} pid {}", i ? "," : "", gpu.unmanaged_pids[i]);
+    for (size_t i = 0; i < std::min(kShown, gpu.strangers.size()); ++i) {
+      text += fmt::format("{} {}", i ? "," : "", gpu.strangers[i]);
     }
-    if (gpu.unmanaged_pids.size() > kShown)
-      text += fmt::format(" and {} more", gpu.unmanaged_pids.size() - kShown);
+    if (gpu.strangers.size() > kShown) text += fmt::format(" and {} more", gpu.strangers.size() - kShown);
   }
   if (gpu.unexplained_bytes > 0) text += fmt::format(", {} unexplained", FormatBytes(gpu.unexplained_bytes));
   return text + ")";

@@ -26,7 +26,7 @@ struct GpuSnapshot {
   uint64_t guaranteed_bytes = 0;
   uint64_t burst_bytes = 0;  // used by tenants beyond their guarantees
   uint64_t unmanaged_bytes = 0;
-  std::vector<int> unmanaged_pids;
+  std::vector<std::string> strangers;  // who they are: "pid 812 (python3 of bob)"
   uint64_t unexplained_bytes = 0;
   uint64_t promisable_bytes = 0;
   std::optional<Mode> mode;  // nullopt: no tenant

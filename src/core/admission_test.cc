@@ -78,7 +78,7 @@ TEST(Admission, PacksGuaranteesAndSpreadsTheRest) {
 TEST(Admission, WaitsAndSaysTheSum) {
   GpuSnapshot gpu = Gpu(0, 61 * kGiB);
   gpu.unmanaged_bytes = kGiB;
-  gpu.unmanaged_pids = {812};
+  gpu.strangers = {"pid 812"};
   gpu.promisable_bytes -= kGiB;
   const Decision decision = Admit(Ask(100 * kGiB), {gpu}, {});
   ASSERT_TRUE(std::holds_alternative<Wait>(decision));

@@ -161,6 +161,13 @@ uint64_t Ledger::PromisableBytes() const { return Minus(total_, TakenBytes(kNoth
 
 bool Ledger::Holds() const { return TakenBytes(kNothingCancelled) <= total_; }
 
+uint64_t Ledger::ShortfallBytes() const { return Minus(TakenBytes(kNothingCancelled), total_); }
+
+uint64_t Ledger::AtRiskBytes(const TenantId& id) const {
+  const Tenant* tenant = Find(id);
+  return tenant ? std::min(Minus(tenant->guaranteed_bytes, tenant->used_bytes), ShortfallBytes()) : 0;
+}
+
 const Ledger::Tenant* Ledger::Find(const TenantId& id) const {
   const auto it = tenants_.find(id);
   return it == tenants_.end() ? nullptr : &it->second;

@@ -118,6 +118,11 @@ class Ledger {
   uint64_t UsedBytes() const;        // sum over the tenants
   uint64_t PromisableBytes() const;
   bool Holds() const;  // the invariant above
+  // By how much the invariant is broken; 0: it holds.
+  uint64_t ShortfallBytes() const;
+  // Of what is guaranteed to the tenant and not used yet: how much may not be
+  // there, should the others take theirs first.
+  uint64_t AtRiskBytes(const TenantId& id) const;
   const std::map<TenantId, Tenant>& Tenants() const { return tenants_; }
   const Tenant* Find(const TenantId& id) const;
   const Tenant::Process* Find(const TenantId& id, ProcessKey process) const;

@@ -101,11 +101,16 @@ TEST(Ledger, PromisesNothingNewWhileStrangersHoldTheGpu) {
   EXPECT_FALSE(ledger.Holds());
   EXPECT_EQ(ledger.PromisableBytes(), 0u);
   EXPECT_FALSE(ledger.AddTenant("b", 1, 1));
+  const uint64_t missing = kReserve + 161 * kGiB - kTotal;
+  EXPECT_EQ(ledger.ShortfallBytes(), missing);
+  EXPECT_EQ(ledger.AtRiskBytes("a"), missing);
   EXPECT_EQ(ledger.GrantCredit("a", 1, 100 * kGiB, false).verdict, Verdict::kGranted);  // given is given
+  EXPECT_EQ(ledger.AtRiskBytes("a"), 0u);                                               // it has all of it
   ledger.SetOutside(UINT64_MAX, UINT64_MAX);
   EXPECT_EQ(ledger.PromisableBytes(), 0u);
   ledger.SetOutside(0, 0);
   EXPECT_TRUE(ledger.Holds());
+  EXPECT_EQ(ledger.ShortfallBytes(), 0u);
 }
 
 TEST(Ledger, KnowsWhetherCallsUnderWayCouldMakeRoom) {

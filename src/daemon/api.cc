@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "base/process.h"
 #include "daemon/user_name.h"
 
 namespace gpumux::daemon {
@@ -41,6 +42,7 @@ ApiServer::Response Api::Answer(const ApiServer::Request& request) {
   if (get && request.path == "/v1/version") return {200, report_.Version()};
   if (get && request.path == "/v1/tenants")
     return {200, report_.TenantList(request.peer.uid, request.query == "all=1")};
+  if (request.method == "POST" && request.path == "/v1/reservations") return Reserve(request);
   constexpr std::string_view kTenants = "/v1/tenants/";
   if (request.path.starts_with(kTenants)) return Tenant(request, request.path.substr(kTenants.size()));
   return NoSuchPath(request);
@@ -71,7 +73,22 @@ ApiServer::Response Api::Tenant(const ApiServer::Request& request, const std::st
     if (Status set = leases_.Set(id, *change, request.peer.uid); !set) return Failure(set.error());
     return {200, report_.TenantDetail(request.peer.uid, id).value_or(report_.Done())};
   }
+  if (request.method == "POST" && action == "release") {
+    if (Status may = MayChange(id, request.peer); !may) return Failure(may.error());
+    if (Status released = leases_.Release(id, request.peer.uid); !released) return Failure(released.error());
+    return {200, report_.Done()};
+  }
   return NoSuchPath(request);
+}
+
+ApiServer::Response Api::Reserve(const ApiServer::Request& request) {
+  const auto pid = ParseReservePid(request.body);
+  if (!pid) return Failure(pid.error());
+  auto reserve = ParseReserveRequest(request.body, ReadCommandLine(*pid));
+  if (!reserve) return Failure(reserve.error());
+  const auto id = leases_.Reserve(std::move(*reserve), request.peer.uid);
+  if (!id) return Failure(id.error());
+  return {200, report_.TenantDetail(request.peer.uid, *id).value_or(report_.Done())};
 }
 
 Status Api::MayChange(const std::string& id, const ipc::PeerIdentity& peer) const {

@@ -22,6 +22,7 @@ class Api {
   // NVML's figures for an answer: as they are now, or for another user as they
   // were a moment ago.
   void Refresh(const ipc::PeerIdentity& peer);
+  ApiServer::Response Reserve(const ApiServer::Request& request);
   ApiServer::Response Tenant(const ApiServer::Request& request, const std::string& rest);
   Status MayChange(const std::string& id, const ipc::PeerIdentity& peer) const;
 

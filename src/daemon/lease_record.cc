@@ -46,8 +46,9 @@ Result<LeaseRecord> Read(const Json& json) {
     record.shares.push_back(share);
     record.peak_bytes.push_back(gpu.at("peak_bytes").get<uint64_t>());
   }
-  if (record.id.empty() || record.shares.empty() || record.shares.size() > GPUMUX_MAX_GPUS ||
-      record.run.pid <= 0)
+  record.reservation = json.value("reservation", false);
+  const bool has_process = record.reservation ? record.child && record.child->pid > 1 : record.run.pid > 0;
+  if (record.id.empty() || record.shares.empty() || record.shares.size() > GPUMUX_MAX_GPUS || !has_process)
     return Fail(Code::kInvalid, "no lease");
   record.request = json.at("request").get<std::string>();
   record.admitted = Time(json.at("admitted_monotonic_ns").get<int64_t>());
@@ -90,6 +91,7 @@ std::string FormatLeaseRecord(const LeaseRecord& record) {
       {"waited_seconds", record.waited_seconds},
       {"guard_seen", record.guard_seen},
       {"frees_as_it_goes", record.frees_as_it_goes},
+      {"reservation", record.reservation},
       {"stop_reason", record.stop_reason},
       {"stop_signal", record.stop_signal}};
   if (record.child) json["child"] = Write(*record.child);

@@ -33,7 +33,8 @@ struct LeaseRecord {
   double waited_seconds = 0;
   bool guard_seen = false;
   bool frees_as_it_goes = false;
-  std::string stop_reason;  // empty: it is not being stopped
+  std::string stop_reason;   // empty: it is not being stopped
+  bool reservation = false;  // of `child`; there is no `run`
   int stop_signal = 0;
 };
 

@@ -346,7 +346,7 @@ bool Leases::WatchLeftBehind(Tenant& tenant) {
   return true;
 }
 
-void Leases::End(Tenant& tenant) {
+void Leases::End(Tenant& tenant, std::optional<uid_t> by) {
   if (!tenant.ended)
     tenant.ended = daemon::Ended{
         .why = {}, .exit_code = {}, .signal = {}, .at = clock_.Now(), .wall = clock_.WallTime()};
@@ -357,6 +357,8 @@ void Leases::End(Tenant& tenant) {
     ended.why = fmt::format("killed by signal {}", *ended.signal);
   else if (ended.exit_code)
     ended.why = "exited";
+  else if (tenant.reservation)
+    ended.why = "its process has ended";
   else
     ended.why = tenant.child ? "ended after its run command was gone"
                              : "its run command ended before the program started";
@@ -366,7 +368,7 @@ void Leases::End(Tenant& tenant) {
     if (gpu.ledger.Tenants().empty()) gpu.mode.reset();
   }
   KillPoint("lease-ending");
-  events_.Note(About(EventKind::kEnded, tenant, ended.why));
+  events_.Note(About(tenant.reservation ? EventKind::kReleased : EventKind::kEnded, tenant, ended.why, by));
   SendSummary(tenant);
   tenant.child_death = {};
   tenant.child_pidfd.reset();

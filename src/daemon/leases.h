@@ -37,6 +37,9 @@ struct Waiter {
   std::string last_sent;  // RunQueued is sent when it changes
 };
 
+// Why the memory limit of a reservation is not in force.
+inline constexpr char kOutsideGpumux[] = "outside gpumux: nothing limits what the program takes";
+
 struct LeaseSettings {
   std::string session_socket;
   std::string guard_library;
@@ -90,6 +93,10 @@ class Leases {
   // Changes what was promised to a tenant that runs, on all of its GPUs or on
   // none. The errors of core::JudgeChange, and kNotFound.
   Status Set(const std::string& id, const core::Change& change, uid_t by);
+  // Room for a process outside gpumux and what it starts: the reservation's id.
+  // Refused, not queued, when it does not fit. `by`: who asks.
+  Result<std::string> Reserve(ReserveRequest request, uid_t by);
+  Status Release(const std::string& id, uid_t by);
 
   // Starts what can start. Whenever bytes came back or a GPU changed.
   void Schedule();
@@ -116,6 +123,11 @@ class Leases {
   Status EnterChange(const Tenant& tenant, const std::vector<core::Share>& before);
   // Stops the tenant when its time is over.
   void WatchTimeLimit(Tenant& tenant);
+  Result<ProcessName> MayReserve(pid_t pid, uid_t by);
+  // `held`: what the process has on each GPU.
+  Result<std::string> AddReservation(ReserveRequest request, const ProcessName& process, UniqueFd pidfd,
+                                     const core::Placement& placement, const std::vector<uint64_t>& held,
+                                     uid_t by);
   void Grant(uint64_t request_id, const core::Placement& placement);
   void Refuse(uint64_t request_id, const Error& error);
   // The tenant's row in the store, as it is now.
@@ -139,7 +151,7 @@ class Leases {
   bool WatchLeftBehind(Tenant& tenant);
   void Signal(Tenant& tenant, int signal);
   void Kill(const std::string& id);
-  void End(Tenant& tenant);
+  void End(Tenant& tenant, std::optional<uid_t> by = {});
   void SendSummary(Tenant& tenant);
   Tenant* OfSession(uint64_t session);
 

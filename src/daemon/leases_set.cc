@@ -55,6 +55,9 @@ Status Leases::Set(const std::string& id, const core::Change& change, uid_t by) 
   Tenant* tenant = tenants_.Find(id);
   if (!tenant || tenant->ended)
     return Fail(Code::kNotFound, "there is no tenant " + id + " that runs", "see them with: gpumux ps");
+  if (tenant->reservation)
+    return Fail(Code::kDenied, tenant->request.ask.name + " is a reservation",
+                "release it with gpumux reserve --release, and reserve anew");
   if (tenant->state == TenantState::kStopping)
     return Fail(Code::kConflict, tenant->request.ask.name + " is being stopped");
   core::Changeable now{.name = tenant->request.ask.name,

@@ -44,6 +44,10 @@ Status Leases::Stop(const std::string& id, const StopRequest& request, const std
   }
   Tenant* tenant = tenants_.Find(id);
   if (!tenant) return Fail(Code::kNotFound, "there is no tenant " + id, "see them with: gpumux ps");
+  if (tenant->reservation)
+    return Fail(
+        Code::kDenied, "it is a reservation for a program outside gpumux, which gpumux does not stop",
+        "give the room up with: gpumux reserve --release --pid " + std::to_string(tenant->child->pid));
   if (tenant->stop_reason.empty()) tenant->stop_reason = reason;
   tenant->stop_signal = request.signal;
   tenant->state = TenantState::kStopping;
@@ -96,6 +100,7 @@ void Leases::Kill(const std::string& id) {
 void Leases::WatchGuards() {
   std::vector<std::pair<std::string, std::string>> to_stop;
   for (const auto& [id, tenant] : tenants_.live()) {
+    if (tenant->reservation) continue;  // it never was, and said so
     const std::string unguarded = UnguardedProcess(*tenant, clock_.Now());
     if (!unguarded.empty() && tenant->request.strict && tenant->state != TenantState::kStopping)
       to_stop.emplace_back(id, unguarded);

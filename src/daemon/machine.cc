@@ -53,7 +53,7 @@ core::GpuSnapshot GpuState::Snapshot() const {
     snapshot.burst_bytes += tenant.ChargedBytes() - tenant.guaranteed_bytes;
   }
   snapshot.unmanaged_bytes = ledger.UnmanagedBytes();
-  snapshot.unmanaged_pids = unmanaged_pids;
+  for (const auto& [pid, stranger] : strangers) snapshot.strangers.push_back(stranger.Describe());
   snapshot.unexplained_bytes = ledger.UnexplainedBytes();
   snapshot.promisable_bytes = ledger.PromisableBytes();
   snapshot.mode = mode;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -16,6 +17,7 @@
 #include "daemon/event_loop.h"
 #include "daemon/events.h"
 #include "daemon/gpu_ownership.h"
+#include "daemon/strangers.h"
 #include "daemon/tenant.h"
 #include "gpu/nvml.h"
 
@@ -37,7 +39,7 @@ struct GpuState {
   std::optional<Error> lost;  // NVML does not answer for it
   std::optional<Time> last_reading;
   uint64_t device_used_bytes = 0;  // NVML's figure, the driver's reserve not included
-  std::vector<int> unmanaged_pids;
+  std::map<pid_t, Stranger> strangers;
   uint64_t previous_unexplained_bytes = 0;
 
   // Its figures were read at least once, and its ledger stands on them.

@@ -9,6 +9,7 @@
 #include "base/units.h"
 #include "core/context_cost.h"
 #include "daemon/process_tree.h"
+#include "daemon/strangers.h"
 #include "daemon/usage.h"
 
 namespace gpumux::daemon {
@@ -93,6 +94,7 @@ bool Monitor::ReadOnce(size_t gpu_index) {
   gpu.previous_unexplained_bytes = unexplained;
 
   FreezeAboveLimit(gpu_index, gpu);
+  WatchRisk(gpu, gpu_index, tenants_, events_, clock_.Now());
   Publish(gpu_index);
   return true;
 }
@@ -113,7 +115,7 @@ uint64_t Monitor::TakeStrangers(size_t gpu_index, const std::map<pid_t, uint64_t
                                 std::vector<Before>& members) {
   GpuState& gpu = *machine_.gpus()[gpu_index];
   uint64_t unmanaged = 0;
-  gpu.unmanaged_pids.clear();
+  std::map<pid_t, uint64_t> strangers;
   for (const auto& [id, tenant] : tenants_.live()) tenant->unpromised.erase(gpu_index);
   for (const auto& [pid, bytes] : own) {
     Tenant* tenant = tenants_.FindOwner(pid, static_cast<uid_t>(-1), "");
@@ -128,9 +130,10 @@ uint64_t Monitor::TakeStrangers(size_t gpu_index, const std::map<pid_t, uint64_t
     if (tenant && !slot)
       tenant->unpromised[gpu_index] =
           "pid " + std::to_string(pid) + " uses a GPU that was not promised to it";
-    unmanaged += bytes + gpu.cost.driver_share_bytes;
-    gpu.unmanaged_pids.push_back(pid);
+    strangers[pid] = bytes + gpu.cost.driver_share_bytes;
+    unmanaged += strangers[pid];
   }
+  NoteStrangers(gpu, strangers, events_);
   return unmanaged;
 }
 

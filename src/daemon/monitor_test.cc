@@ -115,9 +115,10 @@ TEST_F(DaemonTest, SubtractsWhatStrangersHold) {
   EXPECT_TRUE(WaitUntil([&] { return Gpu()["mem_unexplained_bytes"] == kGiB; }));
   EXPECT_EQ(Gpu()["mem_promisable_bytes"], kUsable - 11 * kGiB - kShare);
   RunPeer run(daemon.session, Ask(135 * kGiB));
-  EXPECT_THAT(std::string(json::parse(run.Next(Type::kQueued).json)["reason"]),
-              HasSubstr("10.0 GiB held by unmanaged pid " + std::to_string(stranger.pid()) +
-                        ", 1.0 GiB unexplained"));
+  const std::string reason = json::parse(run.Next(Type::kQueued).json)["reason"];
+  EXPECT_THAT(reason, HasSubstr("10.0 GiB held by unmanaged pid " + std::to_string(stranger.pid()) +
+                                " (daemon_test of "));
+  EXPECT_THAT(reason, HasSubstr("), 1.0 GiB unexplained"));
   figures.Set(stranger.pid(), 0);
   figures.unexplained_bytes = 0;
   run.Granted();

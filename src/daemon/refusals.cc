@@ -38,8 +38,7 @@ void ListOutsiders(const GpuState& gpu, Machine& machine, Refusal& refusal) {
   const auto processes = machine.nvml().Processes(gpu.device.uuid);
   if (!processes) return;
   for (const gpu::ProcessUse& use : *processes) {
-    const auto& pids = gpu.unmanaged_pids;
-    if (std::find(pids.begin(), pids.end(), use.pid) != pids.end())
+    if (gpu.strangers.contains(use.pid))
       refusal.outsiders.push_back({.pid = use.pid, .name = "", .owner = "", .bytes = use.used_bytes});
   }
   std::stable_sort(refusal.outsiders.begin(), refusal.outsiders.end(),

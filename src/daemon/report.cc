@@ -58,7 +58,7 @@ Json Enforced(const Tenant& tenant, const Machine& machine) {
   enforced["compute_reason"] = capability.compute_promise;
   if (tenant.mode == core::Mode::kExclusive) {
     size_t unmanaged = 0;
-    for (const size_t gpu : tenant.gpus) unmanaged += machine.gpus()[gpu]->unmanaged_pids.size();
+    for (const size_t gpu : tenant.gpus) unmanaged += machine.gpus()[gpu]->strangers.size();
     if (unmanaged == 0)
       enforced["compute"] = capability.compute_enforced_by;
     else
@@ -136,7 +136,7 @@ Json TenantJson(const Tenant& tenant, const Machine& machine) {
             {"owner", UserName(tenant.uid)},
             {"owner_uid", tenant.uid},
             {"state", Name(tenant.state)}};
-  uint64_t guaranteed = 0, limit = 0, used = 0, peak = 0, allowance = 0;
+  uint64_t guaranteed = 0, limit = 0, used = 0, peak = 0, allowance = 0, at_risk = 0;
   bool limited = true;
   Json gpus = Json::array();
   for (unsigned slot = 0; slot < tenant.gpus.size(); ++slot) {
@@ -150,6 +150,10 @@ Json TenantJson(const Tenant& tenant, const Machine& machine) {
                  {"mem_guaranteed_bytes", share.guaranteed_bytes},
                  {"mem_limit_bytes", OrNull(share.limit_bytes)}};
     if (!share.limit_bytes) figures["mem_limit_bytes_reason"] = kNoGuarantee;
+    const Risk risk = slot < tenant.risks.size() && !tenant.ended ? tenant.risks[slot] : Risk{};
+    figures["mem_at_risk_bytes"] = risk.bytes;
+    if (risk.bytes > 0) figures["at_risk_why"] = risk.why;
+    at_risk += risk.bytes;
     figures["mem_used_bytes"] = usage.used_bytes;
     figures["mem_peak_bytes"] = slot_peak;
     figures["mem_free_credit_bytes"] = usage.free_credit_bytes;
@@ -169,6 +173,7 @@ Json TenantJson(const Tenant& tenant, const Machine& machine) {
   json["mem_guaranteed_bytes"] = guaranteed;
   json["mem_limit_bytes"] = limited ? Json(limit) : Json(nullptr);
   if (!limited) json["mem_limit_bytes_reason"] = kNoGuarantee;
+  json["mem_at_risk_bytes"] = at_risk;
   json["mem_used_bytes"] = used;
   json["mem_allowance_bytes"] = allowance;
   json["mem_peak_bytes"] = peak;
@@ -201,7 +206,9 @@ Json TenantJson(const Tenant& tenant, const Machine& machine) {
   json["command"] = tenant.request.command;
   json["cwd"] = tenant.request.cwd;
   json["labels"] = tenant.request.labels;
-  json["run_pid"] = tenant.run.pid;
+  json["run_pid"] = tenant.reservation ? Json(nullptr) : Json(tenant.run.pid);
+  if (tenant.reservation) json["run_pid_reason"] = "a reservation: its program was not started by gpumux";
+  json["reservation_pid"] = tenant.reservation ? Json(tenant.child->pid) : Json(nullptr);
   json["pid"] = tenant.child ? Json(tenant.child->pid) : Json(nullptr);
   if (!tenant.child) json["pid_reason"] = "its program has not started, or was over at once";
   json["members"] = MembersJson(tenant, machine);
@@ -285,6 +292,18 @@ Json WaiterJson(const Waiter& waiter, const core::Queue& queue, const Clock& clo
   return json;
 }
 
+Json StrangerJson(const Stranger& stranger) {
+  Json json{{"pid", stranger.process.pid},
+            {"name", stranger.name.empty() ? Json(nullptr) : Json(stranger.name)},
+            {"owner", stranger.owner ? Json(UserName(*stranger.owner)) : Json(nullptr)},
+            {"owner_uid", OrNull(stranger.owner)},
+            {"container", stranger.container.empty() ? Json(nullptr) : Json(stranger.container)},
+            {"mem_used_bytes", stranger.bytes}};
+  if (stranger.name.empty()) json["name_reason"] = "the process cannot be seen from here";
+  if (!stranger.owner) json["owner_reason"] = "the process cannot be seen from here";
+  return json;
+}
+
 Json GpuJson(const GpuState& gpu, const Tenants& tenants, const Machine& machine) {
   const core::GpuSnapshot snapshot = gpu.Snapshot();
   Json json{{"uuid", gpu.device.uuid.ToString()},
@@ -315,7 +334,12 @@ Json GpuJson(const GpuState& gpu, const Tenants& tenants, const Machine& machine
         json["mem_device_used_bytes_reason"] = reason;
   }
   json["remedy"] = snapshot.closed_error.hint.empty() ? Json(nullptr) : Json(snapshot.closed_error.hint);
-  json["unmanaged_pids"] = gpu.unmanaged_pids;
+  json["unmanaged_pids"] = Json::array();
+  json["strangers"] = Json::array();
+  for (const auto& [pid, stranger] : gpu.strangers) {
+    json["unmanaged_pids"].push_back(pid);
+    json["strangers"].push_back(StrangerJson(stranger));
+  }
   json["context_bytes"] = gpu.cost.ChargeBytes();
   json["context_bytes_measured"] = gpu.cost.measured;
   json["tenants"] = snapshot.tenants;

@@ -319,6 +319,22 @@ std::string ChangedText(const RunRequest& request) {
   return json->dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+Result<int> ParseReservePid(std::string_view text) { return ParseRunStarted(text); }
+
+Result<ReserveRequest> ParseReserveRequest(std::string_view text, const std::vector<std::string>& command) {
+  const auto pid = ParseReservePid(text);
+  if (!pid) return tl::unexpected(pid.error());
+  const Json json = *Parse(text);
+  // What the next daemon reads back: a request like any other.
+  Json run{
+      {"command", command.empty() ? Json{"program"} : Json(command)}, {"wait", false}, {"mode", "timeslice"}};
+  for (const char* member : {"mem", "gpus", "name"}) run[member] = Member(json, member);
+  auto request = ParseRunRequest(run.dump(-1, ' ', false, Json::error_handler_t::replace));
+  if (!request) return tl::unexpected(request.error());
+  if (!request->ask.mem) return Bad("mem", "is missing");
+  return ReserveRequest{*pid, std::move(*request)};
+}
+
 Result<RunResume> ParseRunResume(std::string_view text) {
   const auto json = Parse(text);
   if (!json) return tl::unexpected(json.error());

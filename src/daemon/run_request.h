@@ -44,6 +44,15 @@ Result<StopRequest> ParseStopRequest(std::string_view json);
 Result<core::Change> ParseChange(std::string_view json);
 // The request's text as it would be with the memory and the time of `request.ask`.
 std::string ChangedText(const RunRequest& request);
+// {"pid":N,"mem":{...},"gpus":{...},"name":...}: the last two as of a RunRequest, and optional.
+struct ReserveRequest {
+  int pid = 0;
+  RunRequest run;
+};
+// `command`: the process's, which names it if nobody else does.
+Result<ReserveRequest> ParseReserveRequest(std::string_view json, const std::vector<std::string>& command);
+Result<int> ParseReservePid(std::string_view json);
+
 // {"pid":N} and {"exit_code":N|null,"signal":N|null}.
 Result<int> ParseRunStarted(std::string_view json);
 // {"tenant":ID,"pid":N}.

@@ -291,7 +291,7 @@ bool Sessions::Hello(Session& session, const ipc::Frame& frame, std::vector<Uniq
       name && name == session.peer_process
           ? tenants_.FindOwner(session.peer.pid, session.peer.uid, ipc::FieldText(hello.tenant_hint))
           : nullptr;
-  if (!tenant || tenant->state == TenantState::kEnded) {
+  if (!tenant || tenant->state == TenantState::kEnded || tenant->reservation) {
     return refuse(GPUMUX_REASON_NOT_A_TENANT, fmt::format("no lease covers pid {}", session.peer.pid));
   }
   Tenant* of_member = nullptr;

@@ -46,6 +46,7 @@ Status Leases::Save(const Tenant& tenant) {
                                                   .waited_seconds = tenant.waited_seconds,
                                                   .guard_seen = tenant.guard_seen,
                                                   .frees_as_it_goes = tenant.frees_as_it_goes,
+                                                  .reservation = tenant.reservation,
                                                   .stop_reason = tenant.stop_reason,
                                                   .stop_signal = tenant.stop_signal}));
 }
@@ -126,6 +127,8 @@ void Leases::TakeOver(const std::string& id, const std::string& text) {
   tenant->waited_seconds = record->waited_seconds;
   tenant->guard_seen = record->guard_seen;
   tenant->frees_as_it_goes = record->frees_as_it_goes;
+  tenant->reservation = record->reservation;
+  if (tenant->reservation) tenant->not_enforced = tenant->was_not_enforced = kOutsideGpumux;
   tenant->stop_reason = record->stop_reason;
   tenant->stop_signal = record->stop_signal;
   tenant->state = tenant->child ? TenantState::kRunning : TenantState::kStarting;

@@ -66,6 +66,14 @@ struct LeftBehind {
   EventLoop::Watch death;
 };
 
+// Guaranteed bytes on one GPU that may not be there (strangers.h).
+struct Risk {
+  uint64_t bytes = 0;  // at the last reading
+  std::string why;     // of the last time that there were any
+  bool told = false;   // as an event, and not withdrawn yet
+  std::optional<Time> covered_since;
+};
+
 enum class TenantState { kStarting, kRunning, kStopping, kEnded };
 std::string_view Name(TenantState state);
 
@@ -109,6 +117,8 @@ struct Tenant {
   TenantState state = TenantState::kStarting;
   bool frozen = false;                       // above its limit: gets no more
   bool frees_as_it_goes = false;             // since its limit was lowered, and that was wanted
+  std::vector<Risk> risks;                   // by slot, as far as its GPUs were read
+  bool reservation = false;                  // for a program outside gpumux, which is `child`
   bool draining = false;                     // the grace time of a stop is over
   unsigned kills = 0;                        // times that SIGKILL was sent
   std::string not_enforced;                  // why the memory limit is not in force now; empty: nothing seen
