@@ -82,9 +82,9 @@ TEST(Explanation, TellsPeopleWhoIsBesideItAndBothFigures) {
 
 TEST(Explanation, SaysWhoGivesBackWhatItCachesAndWhatThatWas) {
   Json tenant = Tenant();
-  tenant["reclaim"] = {{"listening", 0}, {"asked", 3}, {"given_bytes", 2048u}};
+  tenant["reclaim"] = {{"listening", 0u}, {"asked", 3u}, {"given_bytes", 2048u}};
   EXPECT_THAT(RenderExplanation(Explanation(tenant, MachineStatus())), Not(HasSubstr("only caches")));
-  tenant["reclaim"]["listening"] = 1;
+  tenant["reclaim"]["listening"] = 1u;
   EXPECT_THAT(
       RenderExplanation(Explanation(tenant, MachineStatus())),
       HasSubstr(

@@ -33,8 +33,8 @@ struct LeaseRecord {
   double waited_seconds = 0;
   bool guard_seen = false;
   bool frees_as_it_goes = false;
-  std::string stop_reason;   // empty: it is not being stopped
   bool reservation = false;  // of `child`; there is no `run`
+  std::string stop_reason;   // empty: it is not being stopped
   int stop_signal = 0;
 };
 

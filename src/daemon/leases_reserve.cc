@@ -170,6 +170,7 @@ Status Leases::Release(const std::string& id, uid_t by) {
     return Fail(Code::kInvalid, fmt::format("{} is a tenant, not a reservation", id), "gpumux stop " + id);
   if (tenant->state == TenantState::kEnded) return {};
   tenant->stop_reason = "released by " + UserName(by);
+  tenant->state = TenantState::kEnded;
   const std::vector<size_t> gpus = tenant->gpus;
   End(*tenant, by);
   for (const size_t gpu : gpus) monitor_.Refresh(gpu);

@@ -168,7 +168,7 @@ TEST_F(ReservationsTest, KeepRoomForWhatAProcessHasAndWillHave) {
   EXPECT_EQ(gpu["mem_promisable_bytes"], kUsable - 40 * kGiB);
   EXPECT_GE(TenantOf(id)["mem_used_bytes"], held);
   // Others are promised the rest and no more; it grows into its own.
-  RunPeer run(daemon.session, Ask(100 * kGiB));
+  RunPeer run(daemon.session, Ask(90 * kGiB));
   const std::string other = run.Granted()["tenant_id"];
   figures.Set(stranger.pid(), 39 * kGiB);
   Gpu();
@@ -183,7 +183,7 @@ TEST_F(ReservationsTest, KeepRoomForWhatAProcessHasAndWillHave) {
   figures.Set(stranger.pid(), 0);
   stranger.Kill();
   EXPECT_TRUE(WaitUntil([&] { return Events("released").size() == 1; }));
-  EXPECT_EQ(Gpu()["mem_promisable_bytes"], kUsable - 100 * kGiB);
+  EXPECT_EQ(Gpu()["mem_promisable_bytes"], kUsable - 90 * kGiB);
   EXPECT_EQ(Events("reserved").size(), 1u);
 }
 
@@ -215,7 +215,7 @@ TEST_F(ReservationsTest, AreForLivingProcessesOfOnesOwnThatAreNoTenants) {
   RunPeer run(daemon.session, Ask(10 * kGiB));
   const std::string id = run.Granted()["tenant_id"];
   EXPECT_EQ(Reserve(getpid(), 10 * kGiB).status, 409);               // the `run` of a tenant
-  EXPECT_EQ(Reserve(daemon.process->pid(), 10 * kGiB).status, 409);  // below it
+  EXPECT_EQ(Reserve(daemon.process->pid(), 10 * kGiB).status, 403);  // the daemon
   EXPECT_EQ(Reserve(0x3ffffff, 10 * kGiB).status, 404);
   EXPECT_EQ(Http(daemon.api, "POST", "/v1/tenants/" + id + "/release").status, 400);
   for (const char* body :

@@ -37,6 +37,7 @@ class SysfsFolder : public ::testing::Test {
 class SilentNvml : public Nvml {
  public:
   const std::vector<Device>& Devices() const override { return devices; }
+  Status Restart() override { return {}; }
   std::string DriverVersion() const override { return ""; }
   Result<DeviceMemory> Memory(const Uuid&) override { return DeviceMemory{}; }
   Result<std::vector<ProcessUse>> Processes(const Uuid&) override { return std::vector<ProcessUse>{}; }

@@ -93,7 +93,7 @@ Seeds AnswerSeeds() { return {kQueued, kGranted}; }
 
 void RunAnswer(std::string_view input) {
   const std::string text(input);
-  if (const auto queued = cli::ParseQueued(text)) (void)cli::QueuedLine(*queued);
+  if (const auto queued = cli::ParseQueued(text)) (void)cli::QueuedLine(*queued, {});
   if (const auto granted = cli::ParseGranted(text)) (void)cli::GrantedLine(*granted);
 }
 
