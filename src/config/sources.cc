@@ -115,7 +115,8 @@ void ReadFolder(const std::string& dir, Reader reader, Loaded& loaded) {
     return;
   }
   std::sort(names.begin(), names.end());
-  for (const std::string& name : names) ReadFile(dir + "/" + name, reader, IfMissing::kNothing, loaded);
+  for (const std::string& name : names)
+    ReadFile(fmt::format("{}/{}", dir, name), reader, IfMissing::kNothing, loaded);
 }
 
 std::string Variable(const Surroundings& surroundings, const char* name) {

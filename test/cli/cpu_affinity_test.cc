@@ -71,7 +71,8 @@ TEST(CpuAffinity, IsShownAndProvenByWhatTheKernelSays) {
     const auto tenants = box.StatusData()["tenants"];
     return tenants.size() == 2 && tenants[0]["state"] == "running" && tenants[1]["state"] == "running";
   });
-  for (const auto& tenant : box.StatusData()["tenants"]) {
+  const auto status = box.StatusData();
+  for (const auto& tenant : status["tenants"]) {
     const bool is_bound = tenant["name"] == "bound";
     EXPECT_EQ(tenant["cpu_affinity"]["asked"], is_bound ? "auto" : "none");
     EXPECT_EQ(tenant["cpu_affinity"]["near_cpus"], last);

@@ -49,7 +49,8 @@ Process Stranger(Sandbox& box, const std::string& size) {
 // `refusals` of the last tenant called "asks".
 Json Refusals(Sandbox& box) {
   Json found;
-  for (const Json& tenant : Json::parse(box.RunGpumux({"ps", "--all", "--json"}).out)["data"]["tenants"]) {
+  const Json answer = Json::parse(box.RunGpumux({"ps", "--all", "--json"}).out);
+  for (const Json& tenant : answer["data"]["tenants"]) {
     if (tenant["name"] == "asks") found = tenant["refusals"];
   }
   return found;

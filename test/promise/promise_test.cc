@@ -165,7 +165,8 @@ TEST(Promise, SeveralGpusAreIdentifiedByUuidAndPromisedTogether) {
       << both.Err();
   const auto t = Tenant(box, "both");
   EXPECT_EQ(t["gpus"].size(), 2u);
-  for (const auto& gpu : box.StatusData()["gpus"]) EXPECT_EQ(gpu["mem_guaranteed_bytes"], 100 * kGiB);
+  const auto status = box.StatusData();
+  for (const auto& gpu : status["gpus"]) EXPECT_EQ(gpu["mem_guaranteed_bytes"], 100 * kGiB);
   EXPECT_EQ(box.RunGpumux({"run", "--gpu", "1", "--mem", "60GiB", "--no-wait", "--", "/bin/true"}).exit_code,
             4);
   EXPECT_EQ(box.RunGpumux({"run", "--gpu", "1", "--mem", "20GiB", "--no-wait", "--", "/bin/true"}).exit_code,

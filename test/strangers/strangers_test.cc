@@ -29,6 +29,8 @@ class Strangers : public ::testing::Test {
     std::vector<std::string> argv;
     if (!promise.empty())
       argv = {Sandbox::Program("gpumux"), "run", "--name", "tenant", "--mem", promise, "--"};
+    else
+      argv = {"/usr/bin/env", "LD_LIBRARY_PATH=" + Sandbox::Program("../lib/gpumux/softgpu")};
     for (const std::string& word :
          {Sandbox::Program("gpumux-workload"), std::string("--alloc"), size, std::string("--hold"),
           std::string("1000"), std::string("--ready"), ready})
@@ -40,7 +42,8 @@ class Strangers : public ::testing::Test {
   }
   nlohmann::json Gpu() { return box.StatusData()["gpus"][0]; }
   nlohmann::json Tenant(const std::string& name) {
-    for (const auto& tenant : box.StatusData()["tenants"]) {
+    const auto status = box.StatusData();
+    for (const auto& tenant : status["tenants"]) {
       if (tenant["name"] == name) return tenant;
     }
     return {};

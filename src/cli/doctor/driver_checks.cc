@@ -30,8 +30,8 @@ std::vector<std::string> GpusOnTheBus(const Environment& environment) {
   std::vector<std::string> found;
   const std::string folder = environment.At("/sys/bus/pci/devices");
   for (const std::string& address : Entries(folder)) {
-    const std::string vendor = ReadText(folder + "/" + address + "/vendor").value_or("");
-    const std::string kind = ReadText(folder + "/" + address + "/class").value_or("");
+    const std::string vendor = ReadText(fmt::format("{}/{}/vendor", folder, address)).value_or("");
+    const std::string kind = ReadText(fmt::format("{}/{}/class", folder, address)).value_or("");
     if (vendor.starts_with("0x10de") && (kind.starts_with("0x0300") || kind.starts_with("0x0302")))
       found.push_back(address);
   }

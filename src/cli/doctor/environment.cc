@@ -127,7 +127,7 @@ std::string CLibrary() {
 
 // A value that is made when it is first asked for.
 template <typename T, typename Make>
-std::function<const T&()> Once(Make make) {
+std::function<const T&()> Once(const Make& make) {
   auto value = std::make_shared<std::optional<T>>();
   return [value, make]() -> const T& {
     if (!*value) value->emplace(make());

@@ -111,10 +111,11 @@ std::string RivalIn(const std::string& file) {
   return "";
 }
 
+// Not libcupti: PyTorch has it loaded whether anybody profiles or not.
 bool IsProfiler(const std::string& file) {
   for (const char* part :
        {"libToolsInjection", "libcuda-injection", "libTreeLauncher", "libInterceptorInjectionTarget",
-        "libcupti", "libnvperf_target", "nsight", "libsanitizer-public", "nvbit"}) {
+        "libnvperf_target", "nsight", "libsanitizer-public", "nvbit"}) {
     if (file.find(part) != std::string::npos) return true;
   }
   return false;
