@@ -469,7 +469,7 @@ std::string Report::Status(uid_t viewer) const {
       {"driver_version", machine_.nvml_version()},
       {"gpus", std::move(gpus)}};
   data["tenants"] = TenantsJson(viewer, machine_, tenants_, leases_, false, clock_);
-  return Envelope("gpumux.status/1", clock_, machine_.source().simulated, std::move(data));
+  return Envelope("gpumux.status/1", clock_, machine_.source().simulated, data);
 }
 
 std::string Report::TenantList(uid_t viewer, bool ended_too) const {

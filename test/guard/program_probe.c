@@ -9,16 +9,17 @@
 
 #include "gpumux/gpumux.h"
 
-static void* Stop(void* unused) {
-  (void)unused;
+static void* Stop(void* result) {
   /* Before the other thread waits or while it does: it has to see it either way. */
-  printf("stop %d\n", gpumux_reclaim_stop());
+  *(int*)result = gpumux_reclaim_stop();
   return NULL;
 }
 
 static void* Wait(void* result) {
   struct gpumux_reclaim wanted = {.size = sizeof wanted};
-  *(int*)result = gpumux_reclaim_wait(&wanted, -1);
+  do {
+    *(int*)result = gpumux_reclaim_wait(&wanted, -1);
+  } while (*(int*)result == GPUMUX_ERROR_BUSY); /* main looked at that moment */
   return NULL;
 }
 
@@ -58,9 +59,11 @@ int main(int argc, char** argv) {
   struct gpumux_reclaim wanted = {.size = sizeof wanted};
   printf("wait %d\n", gpumux_reclaim_wait(&wanted, 50));
   pthread_t other;
-  if (pthread_create(&other, NULL, Stop, NULL)) return 1;
+  int stop = -1;
+  if (pthread_create(&other, NULL, Stop, &stop)) return 1;
   printf("stopped %d\n", gpumux_reclaim_wait(&wanted, 20000));
   pthread_join(other, NULL);
+  printf("stop %d\n", stop);
   printf("again %d\n", gpumux_reclaim_wait(&wanted, 50)); /* one stop ends one wait */
   printf("done %d\n", gpumux_reclaim_done(&wanted));
   printf("latency %d %d\n", gpumux_latency_critical(1), gpumux_latency_critical(0));
