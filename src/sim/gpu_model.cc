@@ -82,7 +82,7 @@ std::optional<GpuModel::Time> GpuModel::NextEventTime() const {
   }
   const GroupState& group = groups_.at(*holder_);
   const Time finish = clock_ + (group.cohorts.begin()->end - group.local);
-  return NextReady(*holder_) ? std::min(finish, phase_end_) : finish;
+  return NextReady(holder_) ? std::min(finish, phase_end_) : finish;
 }
 
 void GpuModel::Advance(Time now) {
@@ -108,7 +108,7 @@ void GpuModel::HandleEvents() {
   }
   FinishCohorts();
   if (phase_ == Phase::kRunning && phase_end_ <= clock_) {
-    if (auto next = NextReady(*holder_)) BeginSwitch(*next);
+    if (auto next = NextReady(holder_)) BeginSwitch(*next);
   }
 }
 
