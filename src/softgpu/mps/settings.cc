@@ -85,7 +85,7 @@ std::optional<size_t> FindDevice(std::string_view device, const std::vector<std:
 }
 
 std::vector<uint64_t> ClientLimits(std::string_view text, const std::vector<std::string>& uuids) {
-  const std::vector<uint64_t> none(uuids.size(), 0);
+  std::vector<uint64_t> none(uuids.size(), 0);
   const auto limits = ParseLimits(text);
   if (!limits) return none;
   std::vector<uint64_t> bytes = none;
