@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "base/process.h"
 #include "daemon/usage.h"
 #include "daemon/user_name.h"
 
@@ -34,23 +33,18 @@ void ListHolders(const Tenant& tenant, const GpuState& gpu, const Tenants& tenan
   refusal.holders.resize(Refusal::kMaxListed);
 }
 
-void ListOutsiders(const GpuState& gpu, Machine& machine, Refusal& refusal) {
-  const auto processes = machine.nvml().Processes(gpu.device.uuid);
-  if (!processes) return;
-  for (const gpu::ProcessUse& use : *processes) {
-    if (gpu.strangers.contains(use.pid))
-      refusal.outsiders.push_back({.pid = use.pid, .name = "", .owner = "", .bytes = use.used_bytes});
+void ListOutsiders(const GpuState& gpu, Refusal& refusal) {
+  for (const auto& [pid, stranger] : gpu.strangers) {
+    refusal.outsiders.push_back({.pid = pid,
+                                 .name = stranger.name,
+                                 .owner = stranger.owner ? UserName(*stranger.owner) : "",
+                                 .bytes = stranger.bytes});
   }
   std::stable_sort(refusal.outsiders.begin(), refusal.outsiders.end(),
                    [](const auto& a, const auto& b) { return a.bytes.value_or(0) > b.bytes.value_or(0); });
-  if (refusal.outsiders.size() > Refusal::kMaxListed) {
-    refusal.more_outsiders = refusal.outsiders.size() - Refusal::kMaxListed;
-    refusal.outsiders.resize(Refusal::kMaxListed);
-  }
-  for (Refusal::Outsider& outsider : refusal.outsiders) {
-    if (const auto stat = ReadProcessStat(outsider.pid)) outsider.name = stat->name;
-    if (const auto owner = ProcessOwner(outsider.pid)) outsider.owner = UserName(*owner);
-  }
+  if (refusal.outsiders.size() <= Refusal::kMaxListed) return;
+  refusal.more_outsiders = refusal.outsiders.size() - Refusal::kMaxListed;
+  refusal.outsiders.resize(Refusal::kMaxListed);
 }
 
 }  // namespace
@@ -99,7 +93,7 @@ void NoteRefusal(Tenant& tenant, unsigned slot, core::ProcessKey process, uint64
     refusal.more_outsiders = last->more_outsiders;
   } else {
     ListHolders(tenant, gpu, tenants, refusal);
-    ListOutsiders(gpu, machine, refusal);
+    ListOutsiders(gpu, refusal);
   }
   last = std::move(refusal);
 }
