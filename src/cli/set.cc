@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/units.h"
-#include "cli/api_client.h"
 #include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/envelope.h"
@@ -105,17 +104,10 @@ int SetMain(const std::vector<std::string>& arguments) {
   const bool json = line->Has("--json");
   const auto options = Judge(*line);
   if (!options) return Report(options.error(), json);
-  const auto endpoints = FindEndpoints();
-  if (!endpoints) return Report(endpoints.error(), json);
-  const auto client = ApiClient::Connect(*endpoints);
-  if (!client) return Report(client.error(), json);
-  const auto target = FindTenant(*client, options->tenant, Among::kLive);
-  if (!target) return Report(target.error(), json);
-  const auto body =
-      client->Post("/v1/tenants/" + PathPart(TextAt(*target, "id")) + "/set", options->body.dump());
-  if (!body) return Report(body.error(), json);
-  if (json) return Print(*body) ? 0 : 1;
-  return Print(Sentence(At(Json::parse(*body, nullptr, false), "data"))) ? 0 : 1;
+  const auto changed = ChangeTenant(options->tenant, "set", options->body);
+  if (!changed) return Report(changed.error(), json);
+  if (json) return Print(changed->answer) ? 0 : 1;
+  return Print(Sentence(At(Json::parse(changed->answer, nullptr, false), "data"))) ? 0 : 1;
 }
 
 }  // namespace gpumux::cli

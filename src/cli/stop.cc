@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include "base/units.h"
-#include "cli/api_client.h"
 #include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/envelope.h"
@@ -72,20 +71,13 @@ int StopMain(const std::vector<std::string>& arguments) {
   const bool json = line->Has("--json");
   const auto options = Judge(*line);
   if (!options) return Report(options.error(), json);
-  const auto endpoints = FindEndpoints();
-  if (!endpoints) return Report(endpoints.error(), json);
-  const auto client = ApiClient::Connect(*endpoints);
-  if (!client) return Report(client.error(), json);
-  const auto target = FindTenant(*client, options->tenant, Among::kLive);
-  if (!target) return Report(target.error(), json);
-  const std::string id = TextAt(*target, "id"), name = TextAt(*target, "name");
-  const nlohmann::json request = {{"signal", options->signal},
-                                  {"grace_seconds", static_cast<double>(options->grace.count()) / 1000}};
-  const auto body = client->Post("/v1/tenants/" + PathPart(id) + "/stop", request.dump());
-  if (!body) return Report(body.error(), json);
-  if (json) return Print(*body) ? 0 : 1;
-  return Print(fmt::format("{} ({}): sent {}; SIGKILL after {}\n", name, id, SignalName(options->signal),
-                           FormatDuration(options->grace)))
+  const auto stopped = ChangeTenant(
+      options->tenant, "stop",
+      {{"signal", options->signal}, {"grace_seconds", static_cast<double>(options->grace.count()) / 1000}});
+  if (!stopped) return Report(stopped.error(), json);
+  if (json) return Print(stopped->answer) ? 0 : 1;
+  return Print(fmt::format("{} ({}): sent {}; SIGKILL after {}\n", stopped->name, stopped->id,
+                           SignalName(options->signal), FormatDuration(options->grace)))
              ? 0
              : 1;
 }

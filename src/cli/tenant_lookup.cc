@@ -59,6 +59,20 @@ Result<Json> FindTenant(const ApiClient& client, const std::string& word, Among 
               fmt::format("name one by its id: {}", ids));
 }
 
+Result<ChangedTenant> ChangeTenant(const std::string& word, const std::string& action, const Json& request) {
+  const auto endpoints = FindEndpoints();
+  if (!endpoints) return tl::unexpected(endpoints.error());
+  const auto client = ApiClient::Connect(*endpoints);
+  if (!client) return tl::unexpected(client.error());
+  const auto target = FindTenant(*client, word, Among::kLive);
+  if (!target) return tl::unexpected(target.error());
+  ChangedTenant changed{.id = TextAt(*target, "id"), .name = TextAt(*target, "name"), .answer = ""};
+  auto body = client->Post(fmt::format("/v1/tenants/{}/{}", PathPart(changed.id), action), request.dump());
+  if (!body) return tl::unexpected(body.error());
+  changed.answer = std::move(*body);
+  return changed;
+}
+
 Result<std::vector<std::string>> TenantWords(const ApiClient& client) {
   const auto tenants = List(client, "/v1/tenants");
   if (!tenants) return tl::unexpected(tenants.error());

@@ -17,6 +17,16 @@ enum class Among { kLive, kEndedToo };
 // have the name (the hint lists their ids).
 Result<nlohmann::json> FindTenant(const ApiClient& client, const std::string& word, Among among);
 
+struct ChangedTenant {
+  std::string id, name;
+  std::string answer;  // of the daemon
+};
+
+// Finds the daemon and a live tenant, and asks for `action` ("stop", "set") on it.
+// Errors as FindTenant, ApiClient::Connect and Post.
+Result<ChangedTenant> ChangeTenant(const std::string& word, const std::string& action,
+                                   const nlohmann::json& request);
+
 // Ids and names that may stand for a live tenant, each once and only such as
 // need no quoting in a shell.
 Result<std::vector<std::string>> TenantWords(const ApiClient& client);
