@@ -87,6 +87,9 @@ extern "C" {
 #define GPUMUX_STATE_STOPPING 2u /* no further allocation, launches drain */
 #define GPUMUX_STATE_FROZEN 3u   /* found above its limit: no further allocation until below */
 
+/* LimitsPage.flags */
+#define GPUMUX_LIMITS_MPS 1u /* the tenant's processes are to be clients of MPS */
+
 /* One GPU of the tenant as the daemon sees it. Written by the daemon with
  * relaxed stores; each field is meaningful by itself. 128 bytes. */
 struct gpumux_gpu_limit {
@@ -108,7 +111,9 @@ struct gpumux_limits_page {
   uint32_t simulated;        /* 1: software GPU */
   uint64_t daemon_heartbeat; /* CLOCK_MONOTONIC ns of the daemon's last tick; atomic */
   char tenant_id[GPUMUX_TENANT_ID_BYTES];
-  uint64_t reserved[7];
+  uint32_t flags;            /* GPUMUX_LIMITS_*; atomic */
+  uint32_t descriptors_call; /* atomic; when it changes, GPU descriptors are sent anew */
+  uint64_t reserved[6];
   struct gpumux_gpu_limit gpus[GPUMUX_MAX_GPUS];
 };
 
@@ -133,6 +138,13 @@ struct gpumux_tenant_page {
 #define GPUMUX_GUARD_IN_FORCE 1u         /* symbols routed and limits mapped */
 #define GPUMUX_GUARD_LATENCY_CRITICAL 2u /* a hint of the program: what it does now must not wait */
 
+/* gpumux_process_gpu.mps: whether CUDA says that the process is a client of MPS */
+enum gpumux_mps_attached {
+  GPUMUX_MPS_NOT_ASKED = 0,
+  GPUMUX_MPS_ATTACHED = 1,
+  GPUMUX_MPS_NOT_ATTACHED = 2,
+};
+
 /* One GPU of one process. 128 bytes: two cache lines, so that two GPUs of a
  * process never share one. */
 struct gpumux_process_gpu {
@@ -149,15 +161,25 @@ struct gpumux_process_gpu {
   uint64_t
       overhead_bytes; /* written by the daemon alone: contexts, loaded code and what is kept ahead of it */
   uint64_t refused_own_part; /* atomic count: the part that the program set for this process was the reason */
-  uint64_t reserved[4];
+  /* What the driver told the guard once the first context was there: */
+  uint32_t mps;            /* atomic; enum gpumux_mps_attached */
+  uint32_t mps_sms;        /* multiprocessors that it may use; 0: not asked yet */
+  uint64_t mps_free_bytes; /* free memory then, of this process's limit if that is less */
+  uint64_t reserved[2];
 };
 
 struct gpumux_process_page {
   uint32_t magic;
   uint32_t version;
-  uint32_t flags; /* GPUMUX_GUARD_*; atomic */
-  int32_t pid;    /* in the process's own pid namespace; for display */
-  uint64_t reserved[14];
+  uint32_t flags;            /* GPUMUX_GUARD_*; atomic */
+  int32_t pid;               /* in the process's own pid namespace; for display */
+  uint32_t first_error;      /* atomic; the first error of CUDA that every later call returns too; 0: none */
+  uint32_t descriptors_open; /* atomic; of GPUs, at the last look */
+  uint32_t descriptors_sent; /* atomic; of these */
+  uint32_t reserved32;
+  uint64_t first_error_ns; /* CLOCK_MONOTONIC */
+  uint64_t backlog_ns;     /* atomic; how long the work under way is expected to take; 0: nothing is known */
+  uint64_t reserved[10];
   struct gpumux_process_gpu gpus[GPUMUX_MAX_GPUS];
 };
 
@@ -182,6 +204,12 @@ static_assert(offsetof(gpumux_process_gpu, launches) == 56);
 static_assert(offsetof(gpumux_process_gpu, granted_bytes) == 72);
 static_assert(offsetof(gpumux_process_gpu, overhead_bytes) == 80);
 static_assert(offsetof(gpumux_process_gpu, refused_own_part) == 88);
+static_assert(offsetof(gpumux_limits_page, flags) == 72);
+static_assert(offsetof(gpumux_process_gpu, mps) == 96);
+static_assert(offsetof(gpumux_process_gpu, mps_free_bytes) == 104);
+static_assert(offsetof(gpumux_process_page, first_error) == 16);
+static_assert(offsetof(gpumux_process_page, first_error_ns) == 32);
+static_assert(offsetof(gpumux_process_page, backlog_ns) == 40);
 static_assert(offsetof(gpumux_process_page, flags) == 8);
 static_assert(offsetof(gpumux_process_page, gpus) == 128);
 static_assert(sizeof(gpumux_process_page) <= GPUMUX_PAGE_BYTES);

@@ -24,6 +24,7 @@
  *   ContextNotice       ──▶   (no reply)
  *   ProcessListRequest  ──▶
  *                       ◀── ProcessList
+ *   HoldDescriptors + fds ──▶ (no reply)
  *
  *   listener: a process's second connection, on which it is asked for memory that it only caches
  *   ────────────────────────────────────────────────────────────────────────────────────────────
@@ -101,7 +102,8 @@ enum gpumux_message {
   GPUMUX_RECLAIM_LISTENING = 14,
   GPUMUX_RECLAIM_REQUEST = 15,
   GPUMUX_RECLAIM_DONE = 16,
-  GPUMUX_RUN_REQUEST = 32, /* JSON from here on */
+  GPUMUX_HOLD_DESCRIPTORS = 17, /* fds: of GPUs; no reply */
+  GPUMUX_RUN_REQUEST = 32,      /* JSON from here on */
   GPUMUX_RUN_QUEUED = 33,
   GPUMUX_RUN_GRANTED = 34, /* fds: one lock socket a GPU, to be held as long as the tenant lives */
   GPUMUX_RUN_STARTED = 35,
@@ -230,6 +232,17 @@ struct gpumux_process_list {
   struct gpumux_process_id processes[GPUMUX_MAX_LISTED];
 };
 
+/* Duplicates of the process's descriptors of GPUs, to be held when it dies with work
+ * under way (docs/design/mps.md). At most GPUMUX_MAX_FDS a message: `first` is the
+ * number of the first of them among all `count`; those of an earlier round are let
+ * go when the last message of this one has come. */
+struct gpumux_hold_descriptors {
+  uint32_t first;
+  uint32_t count;
+};
+/* Of one process, at most. */
+#define GPUMUX_MAX_HELD 512u
+
 /* The process can give back memory that it only caches. It must have said hello on
  * another connection; of several listeners of one process the newest counts. */
 struct gpumux_reclaim_listen {
@@ -263,6 +276,7 @@ static_assert(sizeof(gpumux_credit_request) == 16);
 static_assert(sizeof(gpumux_credit_reply) == 32);
 static_assert(sizeof(gpumux_memory_info) == 24);
 static_assert(sizeof(gpumux_context_reply) == 16);
+static_assert(sizeof(gpumux_hold_descriptors) == 8);
 static_assert(sizeof(gpumux_reclaim_listen) == 16);
 static_assert(sizeof(gpumux_reclaim_listening) == 8);
 static_assert(sizeof(gpumux_reclaim_request) == 16);
