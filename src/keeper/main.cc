@@ -2,8 +2,8 @@
 //
 // gpumux-keeper: holds descriptors for gpumuxd, so that nothing depends on the
 // daemon's life (docs/design/keeper.md; the protocol is in gpumux/abi/keeper.h).
-// The C library alone, one thread, no allocation: what may die with the daemon
-// must not die here.
+// The C library alone, no allocation, one thread but for those that only close
+// (closer.h): what may die with the daemon must not die here.
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -12,6 +12,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/kill_point.h"
@@ -71,30 +72,55 @@ void Accept(int listener) {
   }
 }
 
+uint64_t NowMs() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1000 + static_cast<uint64_t>(now.tv_nsec) / 1000000;
+}
+
 bool IsText(const char* field, bool may_be_empty) {
   return memchr(field, 0, GPUMUX_KEEPER_FIELD) != nullptr && (may_be_empty || *field);
 }
 
-// False: the peer is to be hung up on; a descriptor that came is closed then.
-bool Handle(unsigned index, const gpumux_keeper_frame& frame, int fd) {
-  const bool hold = frame.type == GPUMUX_KEEPER_HOLD;
-  const uint32_t allowed = hold ? uint32_t{GPUMUX_KEEPER_WATCH} : 0;
-  const bool named = hold || frame.type == GPUMUX_KEEPER_RELEASE;
-  const bool sound = frame.magic == GPUMUX_KEEPER_MAGIC && frame.version == GPUMUX_KEEPER_VERSION &&
-                     frame.reserved == 0 && IsText(frame.group, !named) && IsText(frame.name, !hold) &&
-                     (frame.flags & ~allowed) == 0 && hold == (fd >= 0);
-  if (!sound) {
-    if (fd >= 0) close(fd);
+// What came with a packet.
+struct Fds {
+  int fd[GPUMUX_KEEPER_MAX_FDS];
+  unsigned count = 0;
+};
+
+void Close(const Fds& fds) {
+  for (unsigned i = 0; i < fds.count; ++i) close(fds.fd[i]);
+}
+
+bool IsSound(const gpumux_keeper_frame& frame, unsigned fds) {
+  const bool hold = frame.type == GPUMUX_KEEPER_HOLD, linger_for = frame.type == GPUMUX_KEEPER_LINGER_FOR;
+  const bool lingers = linger_for || (frame.flags & GPUMUX_KEEPER_LINGER);
+  const bool named = hold || linger_for || frame.type == GPUMUX_KEEPER_RELEASE;
+  const uint32_t allowed = hold         ? uint32_t{GPUMUX_KEEPER_WATCH | GPUMUX_KEEPER_LINGER}
+                           : linger_for ? uint32_t{GPUMUX_KEEPER_DEAD}
+                                        : 0;
+  const unsigned most = !hold ? 0 : frame.flags == GPUMUX_KEEPER_LINGER ? GPUMUX_KEEPER_MAX_FDS : 1;
+  return frame.magic == GPUMUX_KEEPER_MAGIC && frame.version == GPUMUX_KEEPER_VERSION &&
+         IsText(frame.group, !named) && IsText(frame.name, !hold) && (frame.flags & ~allowed) == 0 &&
+         frame.linger_ms <= (lingers ? GPUMUX_KEEPER_MAX_LINGER_MS : 0) && fds <= most && (fds > 0) == hold;
+}
+
+// False: the peer is to be hung up on; what came is closed then.
+bool Handle(unsigned index, const gpumux_keeper_frame& frame, const Fds& fds) {
+  if (!IsSound(frame, fds.count)) {
+    Close(fds);
     return false;
   }
   switch (frame.type) {
     case GPUMUX_KEEPER_HOLD:
       KillPoint("keeper-holding");
-      return held.Hold(frame.group, frame.name, fd, frame.flags & GPUMUX_KEEPER_WATCH,
-                       static_cast<int>(index));
+      return held.Hold(frame, fds.fd, fds.count, static_cast<int>(index), NowMs());
     case GPUMUX_KEEPER_RELEASE:
       KillPoint("keeper-releasing");
       held.Release(frame.group, frame.name);
+      return true;
+    case GPUMUX_KEEPER_LINGER_FOR:
+      held.LingerFor(frame.group, frame.linger_ms, frame.flags & GPUMUX_KEEPER_DEAD, NowMs());
       return true;
     case GPUMUX_KEEPER_FORGET_OTHERS:
       KillPoint("keeper-forgetting");
@@ -114,7 +140,8 @@ bool Handle(unsigned index, const gpumux_keeper_frame& frame, int fd) {
 bool Receive(unsigned index, bool* more) {
   gpumux_keeper_frame frame{};
   iovec part{&frame, sizeof frame};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  Fds fds;
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof fds.fd)] = {};
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
@@ -124,16 +151,17 @@ bool Receive(unsigned index, bool* more) {
   *more = size > 0 || (size < 0 && errno == ECONNRESET);
   // ECONNRESET: it died with answers unread; what it sent before comes next.
   if (size < 0) return errno == EAGAIN || errno == EINTR || errno == ECONNRESET;
-  int fd = -1;
   const cmsghdr* header = CMSG_FIRSTHDR(&message);
-  if (header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS)
-    memcpy(&fd, CMSG_DATA(header), sizeof fd);
+  if (header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) {
+    fds.count = static_cast<unsigned>((header->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+    memcpy(fds.fd, CMSG_DATA(header), fds.count * sizeof(int));
+  }
   // MSG_TRUNC: `size` is what was written, not what was sent.
   if (size != sizeof frame || (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
-    if (fd >= 0) close(fd);
+    Close(fds);
     return false;
   }
-  return Handle(index, frame, fd);
+  return Handle(index, frame, fds);
 }
 
 // Everything that a dead daemon sent is still there to be read: before it
@@ -176,10 +204,13 @@ void List(unsigned index) {
     if (peer.next < held.count()) {
       const Held& item = held.at(peer.next);
       frame.type = GPUMUX_KEEPER_ITEM;
-      frame.flags = item.watched ? GPUMUX_KEEPER_WATCH : 0;
+      if (item.watched) frame.flags |= GPUMUX_KEEPER_WATCH;
+      if (item.lingers) frame.flags |= GPUMUX_KEEPER_LINGER;
+      if (item.dead) frame.flags |= GPUMUX_KEEPER_DEAD;
+      frame.linger_ms = item.LeftMs(NowMs());
       memcpy(frame.group, item.group, sizeof frame.group);
       memcpy(frame.name, item.name, sizeof frame.name);
-      fd = item.watched ? -1 : item.fd;
+      fd = item.watched || item.lingers ? -1 : item.fds[0];
     }
     if (!Send(peer.fd, frame, fd)) {
       if (errno == EINTR) continue;
@@ -203,16 +234,17 @@ bool Turn(int listener) {
   unsigned watched = 0;
   for (unsigned i = 0; i < held.count(); ++i) {
     if (!held.at(i).watched) continue;
-    polls[1 + kMaxPeers + watched] = {held.at(i).fd, POLLIN, 0};
+    polls[1 + kMaxPeers + watched] = {held.at(i).fds[0], POLLIN, 0};
     item_of[watched++] = i;
   }
-  const int ready = poll(polls, 1 + kMaxPeers + watched, had_peer ? -1 : kFirstPeerMs);
+  const int ready = poll(polls, 1 + kMaxPeers + watched, had_peer ? held.NextMs(NowMs()) : kFirstPeerMs);
   if (ready < 0) return errno == EINTR;
-  if (ready == 0) return false;
-  // Downwards: Remove() moves the last item.
+  if (ready == 0 && !had_peer) return false;
+  // Downwards: Died() moves the last item.
   for (unsigned i = watched; i-- > 0;) {
-    if (polls[1 + kMaxPeers + i].revents != 0) held.Remove(item_of[i]);
+    if (polls[1 + kMaxPeers + i].revents != 0) held.Died(item_of[i], NowMs());
   }
+  held.LetGo(NowMs());
   // A new daemon before the old one's hang-up: nothing is let go in between.
   if (polls[0].revents != 0) Accept(listener);
   for (unsigned i = 0; i < kMaxPeers; ++i) {
