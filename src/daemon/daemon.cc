@@ -14,6 +14,7 @@
 #include "base/log_file.h"
 #include "base/units.h"
 #include "daemon/api.h"
+#include "daemon/ending.h"
 #include "daemon/events.h"
 #include "daemon/kept.h"
 #include "daemon/place.h"
@@ -60,6 +61,7 @@ struct Daemon::Parts {
                             bool own_limit) {
       return reclaim.MakeRoom(tenant, process, gpu, bytes, own_limit);
     };
+    leases.cannot_take_over = [](const Error& why) { EndForTheNextDaemon(why.ToString()); };
     leases.make_room = [this](const auto& waiting) { return reclaim.MakeRoomFor(waiting); };
     reclaim.allocating = [this](core::ProcessKey process) { return desk.Waits(process); };
     leases.on_process = keeper.on_lost = [this] { keeper.Hold(WhatToKeep(machine, tenants)); };

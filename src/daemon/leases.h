@@ -55,6 +55,10 @@ class Leases {
   // Before NVML is read and before anybody is accepted.
   void TakeOver();
 
+  // One of them cannot be promised again now, though its row says that it has to be: without it
+  // its bytes would be anybody's. Is not expected to return.
+  std::function<void(const Error&)> cannot_take_over;
+
   // Those among them whose GPU was not there: once more, before it is read.
   void TakeOverLate();
   bool WaitForGpus() const { return !waiting_rows_.empty(); }

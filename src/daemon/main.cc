@@ -22,6 +22,7 @@
 #include "base/process.h"
 #include "daemon/configured.h"
 #include "daemon/daemon.h"
+#include "daemon/ending.h"
 #include "daemon/version.h"
 
 namespace gpumux::daemon {
@@ -98,6 +99,7 @@ Result<UniqueFd> TakeLock(const std::string& path) {
 int Run(const Options& options) {
   RaiseDescriptorLimit();
   ::signal(SIGPIPE, SIG_IGN);
+  EndWhenMemoryRunsOut();
   // First: files that this process opens must not take the numbers of its sockets.
   ServiceManager service = ServiceManager::FromEnvironment();
   const auto source = gpu::FindGpuSource();

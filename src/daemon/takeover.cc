@@ -69,7 +69,10 @@ Status Leases::MakePages(Tenant& tenant) {
     gpus.push_back({tenant.shares[slot].gpu, gpu.ledger.TotalBytes(), gpu.cost.ChargeBytes()});
   }
   auto pages = TenantPages::Create(tenant.id, gpus, tenant.request.strict, machine_.source().simulated);
-  if (!pages) return tl::unexpected(pages.error());
+  if (!pages) {
+    return Fail(Code::kUnavailable, "gpumuxd has no room for pages: " + pages.error().message,
+                "try again; see the limits of its process and the machine's memory");
+  }
   tenant.pages = std::move(*pages);
   return {};
 }
@@ -132,7 +135,12 @@ void Leases::TakeOver(const std::string& id, const std::string& text) {
   tenant->stop_reason = record->stop_reason;
   tenant->stop_signal = record->stop_signal;
   tenant->state = tenant->child ? TenantState::kRunning : TenantState::kStarting;
-  if (Status made = MakePages(*tenant); !made) return give_up(made.error().ToString());
+  if (Status made = MakePages(*tenant); !made) {
+    waiting_rows_.emplace_back(id, text);
+    return cannot_take_over({made.error().code,
+                             fmt::format("the lease {} cannot be taken over: {}", id, made.error().message),
+                             made.error().hint});
+  }
   if (const auto refused = Promise(*tenant))
     return give_up(fmt::format("its bytes are not there on GPU {}", *refused));
   Tenant& added = tenants_.Add(std::move(tenant));

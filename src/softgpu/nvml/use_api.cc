@@ -5,6 +5,7 @@
 #include <bit>
 #include <chrono>
 #include <memory>
+#include <new>
 
 #include "softgpu/nvml/state.h"
 
@@ -38,7 +39,8 @@ nvmlReturn_t Processes(nvmlDevice_t handle, unsigned* count, Info* infos, Which 
   Device* device = nullptr;
   if (nvmlReturn_t error = CheckOnly(handle, &device); error != NVML_SUCCESS) return error;
   if (count == nullptr || (*count > 0 && infos == nullptr)) return NVML_ERROR_INVALID_ARGUMENT;
-  const auto list = std::make_unique<softgpu::ProcessList>();
+  const std::unique_ptr<softgpu::ProcessList> list(new (std::nothrow) softgpu::ProcessList);
+  if (!list) return NVML_ERROR_MEMORY;
   if (nvmlReturn_t error = ListProcesses(handle, list.get()); error != NVML_SUCCESS) return error;
   const unsigned room = *count;
   if (which == Which::kMpsClients) {
@@ -68,7 +70,8 @@ nvmlReturn_t Samples(nvmlDevice_t handle, Sample* samples, unsigned* count) {
   Device* device = nullptr;
   if (nvmlReturn_t error = CheckOnly(handle, &device); error != NVML_SUCCESS) return error;
   if (count == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
-  const auto list = std::make_unique<softgpu::ProcessList>();
+  const std::unique_ptr<softgpu::ProcessList> list(new (std::nothrow) softgpu::ProcessList);
+  if (!list) return NVML_ERROR_MEMORY;
   if (nvmlReturn_t error = ListProcesses(handle, list.get()); error != NVML_SUCCESS) return error;
   auto* end = std::remove_if(list->entries, list->entries + list->count,
                              [](const softgpu::ProcessEntry& entry) { return entry.busy_ppm == 0; });
