@@ -4,7 +4,6 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -122,10 +121,17 @@ std::vector<pid_t> ListProcesses(const std::string& proc_root) {
 }
 
 Result<uid_t> ProcessOwner(pid_t pid, const std::string& proc_root) {
-  struct stat info{};
-  const std::string path = fmt::format("{}/{}", proc_root, pid);
-  if (::stat(path.c_str(), &info) != 0) return Fail(Code::kNotFound, fmt::format("no process {}", pid));
-  return info.st_uid;
+  const auto status = ReadProcessStatus(pid, proc_root);
+  if (!status) return tl::unexpected(status.error());
+  // A name cannot hold a line's end: the kernel writes it as "\n".
+  constexpr std::string_view kKey = "\nUid:\t";
+  const size_t at = status->find(kKey);
+  const std::string_view rest =
+      at == std::string::npos ? std::string_view() : std::string_view(*status).substr(at + kKey.size());
+  uid_t real = 0;
+  if (!ParseNumber(rest.substr(0, rest.find('\t')), real))
+    return Fail(Code::kInternal, fmt::format("the status of process {} names no user", pid));
+  return real;
 }
 
 Result<UniqueFd> OpenPidfd(pid_t pid) {

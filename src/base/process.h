@@ -41,7 +41,9 @@ std::vector<std::string> ReadEnvironment(pid_t pid, const std::string& proc_root
 // Every pid of /proc, in no order. For walking a process tree.
 std::vector<pid_t> ListProcesses(const std::string& proc_root = "/proc");
 
-// The owner of a process; kNotFound as above.
+// Whose process it is: its real user, who started it and may signal it. (The
+// effective one, and the owner of its folder in /proc, are those of a set-user-id
+// program's file.) kNotFound as above.
 Result<uid_t> ProcessOwner(pid_t pid, const std::string& proc_root = "/proc");
 
 // A descriptor that becomes readable when the process ends. kNotFound as above,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/process.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -8,6 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
 #include <random>
 
 namespace gpumux {
@@ -48,6 +51,21 @@ TEST(Process, KnowsItselfAndItsParent) {
   EXPECT_THAT(ReadCommandLine(getpid()).at(0), ::testing::HasSubstr("base_test"));
   EXPECT_THAT(ListProcesses(), ::testing::Contains(getpid()));
   EXPECT_THAT(ExecutableDir().value(), ::testing::EndsWith("/test"));
+}
+
+TEST(ProcessOwner, OfASetUserIdProgramIsWhoStartedIt) {
+  const std::filesystem::path proc =
+      std::filesystem::temp_directory_path() / fmt::format("gpumux-process-test-{}", getpid());
+  std::filesystem::create_directories(proc / "4711");
+  const auto write = [&](const std::string& status) { std::ofstream(proc / "4711/status") << status; };
+  write("Name:\tUid:\nUmask:\t0022\nUid:\t1000\t0\t0\t0\nGid:\t7\t7\t7\t7\n");
+  EXPECT_EQ(ProcessOwner(4711, proc), 1000u);
+  for (const char* broken : {"", "Uid:\t5\t0\n", "Name:\tx\nUid:\t", "Name:\tx\nUid:\t-1\t0\t0\t0\n",
+                             "Name:\tx\nUid:\t99999999999\t0\t0\t0\n"}) {
+    write(broken);
+    EXPECT_FALSE(ProcessOwner(4711, proc)) << broken;
+  }
+  std::filesystem::remove_all(proc);
 }
 
 TEST(Process, ADeadOneIsNotFoundAndItsPidfdTellsTheEnd) {

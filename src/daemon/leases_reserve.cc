@@ -75,7 +75,7 @@ Result<ProcessName> Leases::MayReserve(pid_t pid, uid_t by) {
   const auto stat =
       pid > 1 ? ReadProcessStat(pid) : Result<ProcessStat>(tl::unexpected(Error{Code::kNotFound, "", ""}));
   if (!stat || stat->state == 'Z') return Fail(Code::kNotFound, fmt::format("there is no process {}", pid));
-  const auto owner = UserOfProcess(pid);
+  const auto owner = ProcessOwner(pid);
   if (!owner || (by != 0 && *owner != by)) {
     return Fail(Code::kDenied, fmt::format("pid {} is {}'s", pid, owner ? UserName(*owner) : "somebody else"),
                 "ask them, or root");
@@ -102,7 +102,7 @@ Result<std::string> Leases::Reserve(ReserveRequest request, uid_t by) {
     return tl::unexpected(chosen.error());
 
   core::Request& ask = request.run.ask;
-  if (Status named = NameOwner(UserOfProcess(process->pid).value_or(by), ask); !named)
+  if (Status named = NameOwner(ProcessOwner(process->pid).value_or(by), ask); !named)
     return tl::unexpected(named.error());
   const core::Situation situation = SituationNow();
   const core::QuotaBook quotas(policy_, situation.running);
@@ -124,7 +124,7 @@ Result<std::string> Leases::AddReservation(ReserveRequest request, const Process
   auto tenant = std::make_unique<Tenant>();
   tenant->id = Tenants::NewId();
   tenant->reservation = true;
-  tenant->uid = UserOfProcess(process.pid).value_or(by);
+  tenant->uid = ProcessOwner(process.pid).value_or(by);
   tenant->child = process;
   tenant->state = TenantState::kRunning;
   tenant->mode = placement.mode;

@@ -33,7 +33,6 @@ Result<Member*> Reaper::Adopt(Tenant& tenant, const ProcessName& process) {
     return Fail(Code::kNotFound, "the process is gone");
   }
   Member& member = tenants_.AddMember(tenant, process);
-  member.uid = ProcessOwner(process.pid).value_or(tenant.uid);
   member.name = stat->name;
   member.pidfd = std::move(*pidfd);
   member.death = loop_.OnReadable(member.pidfd.get(), [this, &tenant, &member] { Died(tenant, member); });

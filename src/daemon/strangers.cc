@@ -4,8 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
-#include <string_view>
 #include <vector>
 
 #include "base/process.h"
@@ -31,7 +29,7 @@ Stranger LookAt(pid_t pid) {
   stranger.process.start_time = stat->start_time;
   // Its own choice: any bytes.
   for (const char c : stat->name) stranger.name += c >= ' ' && c < 0x7f ? c : '?';
-  stranger.owner = UserOfProcess(pid);
+  if (const auto owner = ProcessOwner(pid)) stranger.owner = *owner;
   stranger.container = ContainerOfProcess(pid);
   return stranger;
 }
@@ -67,17 +65,6 @@ std::string WhoTakes(const GpuState& gpu) {
 }
 
 }  // namespace
-
-std::optional<uid_t> UserOfProcess(pid_t pid) {
-  const auto status = ReadProcessStatus(pid);
-  constexpr std::string_view kKey = "\nUid:\t";
-  const size_t at = status ? status->find(kKey) : std::string::npos;
-  uid_t uid = 0;
-  if (at == std::string::npos) return std::nullopt;
-  const char* begin = status->data() + at + kKey.size();
-  const auto [end, error] = std::from_chars(begin, status->data() + status->size(), uid);
-  return error == std::errc() && end != begin ? std::optional(uid) : std::nullopt;
-}
 
 std::string Stranger::Describe() const {
   std::string about = name;

@@ -29,10 +29,6 @@ struct Stranger {
   std::string Describe() const;
 };
 
-// Who started it: the real user. (The owner of its folder in /proc is root where
-// it changed its user, as a program with set-user-id.) Nullopt: it is gone.
-std::optional<uid_t> UserOfProcess(pid_t pid);
-
 // The GPU's strangers are now these: pid and bytes. Says who came and who went.
 void NoteStrangers(GpuState& gpu, const std::map<pid_t, uint64_t>& found, EventLog& events);
 

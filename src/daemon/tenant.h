@@ -48,7 +48,6 @@ struct Member {
   };
   core::ProcessKey key = 0;
   ProcessName process;
-  uid_t uid = 0;
   std::string name;
   UniqueFd pidfd;
   EventLoop::Watch death;

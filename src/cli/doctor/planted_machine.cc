@@ -113,8 +113,6 @@ void PlantedMachine::AddProcess(pid_t pid, const std::string& name, uid_t uid) {
         std::to_string(pid) + " (" + name + ") S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 4711 0 0\n");
   Write(folder + "/status",
         "Name:\t" + name + "\nUid:\t" + id + "\t" + id + "\t" + id + "\t" + id + "\nThreads:\t1\n");
-  // Whose it is, the folder says.
-  if (::geteuid() == 0 && ::chown((root + folder).c_str(), uid, uid) != 0) std::abort();
 }
 
 void PlantedMachine::AddTenantProcess(pid_t pid, const std::string& program) {
