@@ -204,6 +204,12 @@ std::string FormatBytes(uint64_t bytes) {
   return fmt::format("{:.1f} TiB", static_cast<double>(bytes) / static_cast<double>(kTiB));
 }
 
+std::string FormatRoundedUp(uint64_t bytes) {
+  const uint64_t unit = bytes > 4 * kGiB ? kGiB : kGiB / 4;
+  const uint64_t rounded = bytes > (uint64_t{1} << 60) ? bytes : (bytes + unit - 1) / unit * unit;
+  return rounded % kGiB == 0 ? fmt::format("{}GiB", rounded / kGiB) : fmt::format("{}MiB", rounded / kMiB);
+}
+
 std::string FormatDuration(std::chrono::nanoseconds duration) {
   using namespace std::chrono;
   if (duration < nanoseconds(0)) return "-" + FormatDuration(-duration);

@@ -43,6 +43,9 @@ Result<std::chrono::milliseconds> ParseDuration(std::string_view text);
 // "61.2 GiB", "512 MiB", "0 B": the largest unit that leaves at least 1, one
 // decimal from GiB on.
 std::string FormatBytes(uint64_t bytes);
+// As one would ask for it, "9GiB" or "1536MiB", and no less than `bytes`: whole GiB, below
+// four of them quarters.
+std::string FormatRoundedUp(uint64_t bytes);
 // "1.5 s", "12m41s", "250 ms".
 std::string FormatDuration(std::chrono::nanoseconds duration);
 

@@ -100,6 +100,16 @@ INSTANTIATE_TEST_SUITE_P(Values, DurationRefuses,
                                            BadCase{"99999999999999999999999s", "longer than a year"},
                                            BadCase{"1h30", "no unit"}));
 
+TEST(FormatRoundedUp, IsASizeThatCanBeAskedForAndIsEnough) {
+  EXPECT_EQ(FormatRoundedUp(1), "256MiB");
+  EXPECT_EQ(FormatRoundedUp(kGiB), "1GiB");
+  EXPECT_EQ(FormatRoundedUp(kGiB + 1), "1280MiB");
+  EXPECT_EQ(FormatRoundedUp(4 * kGiB), "4GiB");
+  EXPECT_EQ(FormatRoundedUp(4 * kGiB + 1), "5GiB");
+  for (const uint64_t bytes : {kMiB, 700 * kMiB, 3 * kGiB + 1, 141 * kGiB - 1})
+    EXPECT_GE(ParseMemorySize(FormatRoundedUp(bytes))->bytes, bytes);
+}
+
 TEST(FormatBytes, UsesTheLargestUnitThatLeavesAtLeastOne) {
   EXPECT_EQ(FormatBytes(0), "0 B");
   EXPECT_EQ(FormatBytes(1023), "1023 B");

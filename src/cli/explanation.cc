@@ -316,6 +316,9 @@ Json Explanation(const Json& tenant, const Json& status) {
   out["parts"] = {MemoryLimit(tenant), MemoryGuarantee(tenant, status), Compute(tenant),
                   FaultIsolation(tenant, status), CpuAffinity(tenant)};
   out["refusals"] = At(tenant, "refusals");
+  const std::string refused = RefusalReason(tenant, At(status, "gpus"));
+  out["out_of_memory"] = refused.empty() ? Json() : Json(refused);
+  if (refused.empty()) out["out_of_memory_reason"] = "it was refused nothing";
   out["processes"] = Processes(tenant);
   out["risks"] = Risks(tenant, status);
   return out;
@@ -346,9 +349,8 @@ std::string RenderExplanation(const Json& explanation) {
   }
   const std::string processes = ProcessLines(explanation);
   out += "\nProcesses on a GPU\n" + (processes.empty() ? "  none\n" : processes);
-  const Json& refusals = At(explanation, "refusals");
-  if (const std::string why = RefusalReason(refusals); !why.empty())
-    out += fmt::format("\nOut of memory\n  {}: {}\n", RefusalCount(refusals), why);
+  if (const std::string why = TextAt(explanation, "out_of_memory", 1000); !why.empty())
+    out += fmt::format("\nOut of memory\n  {}: {}\n", RefusalCount(At(explanation, "refusals")), why);
   out += "\nWhat may happen to it\n";
   for (const Json& risk : ListAt(explanation, "risks")) out += "  " + TextAt(risk, "text", 600) + "\n";
   return out;

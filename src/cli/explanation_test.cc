@@ -51,6 +51,26 @@ TEST(Explanation, ALimitIsProvenOnlyByAGuardThatSaysSoNow) {
   EXPECT_THAT(part["remedy"].get<std::string>(), HasSubstr("--strict"));
 }
 
+TEST(Explanation, SaysWhyMemoryWasRefusedAndWhatToDoNow) {
+  Json tenant = Tenant();
+  EXPECT_EQ(Explanation(tenant, MachineStatus())["out_of_memory"], nullptr);
+  EXPECT_THAT(RenderExplanation(Explanation(tenant, MachineStatus())), Not(HasSubstr("Out of memory")));
+  tenant["refusals"] = {{"own_limit", 1},
+                        {"last_refused_bytes", 1u << 30},
+                        {"last",
+                         {{"cause", "own_limit"},
+                          {"mem_asked_bytes", 1u << 30},
+                          {"mem_used_bytes", 0},
+                          {"mem_limit_bytes", 1000},
+                          {"mem_guaranteed_bytes", 1000}}}};
+  Json status = MachineStatus();
+  status["gpus"][0]["mem_promisable_bytes"] = 2u << 30;
+  const Json explanation = Explanation(tenant, status);
+  EXPECT_THAT(explanation["out_of_memory"].dump(), HasSubstr("gpumux set t-1 --mem 1GiB"));
+  EXPECT_THAT(RenderExplanation(explanation),
+              HasSubstr("Out of memory\n  1 refusal (the last of 1.0 GiB): its limit of 1000 B was"));
+}
+
 TEST(Explanation, AGuaranteeIsKeptWhileEverythingFitsByNvml) {
   Json status = MachineStatus();
   EXPECT_EQ(PartOf(Tenant(), status, "memory guarantee")["status"], "proven");  // 1500 + 100 + 400 = 2000

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 #include <vector>
 
@@ -24,13 +25,6 @@ std::optional<uint64_t> Bytes(const Json& object, const char* key) {
 
 std::string Size(const std::optional<uint64_t>& bytes) {
   return bytes ? FormatBytes(*bytes) : std::string("an unknown part");
-}
-
-// As one would write it after --mem: whole GiB, below four of them quarters.
-std::string RoundedUp(uint64_t bytes) {
-  const uint64_t unit = bytes > 4 * kGiB ? kGiB : kGiB / 4;
-  const uint64_t rounded = bytes > (uint64_t{1} << 60) ? bytes : (bytes + unit - 1) / unit * unit;
-  return rounded % kGiB == 0 ? fmt::format("{}GiB", rounded / kGiB) : fmt::format("{}MiB", rounded / kMiB);
 }
 
 std::string Holders(const Json& last) {
@@ -63,25 +57,62 @@ std::string Holders(const Json& last) {
   return fmt::format("{}{}", fmt::join(names, ", "), more > 0 ? fmt::format(" and {} more", more) : "");
 }
 
-std::string AskFor(const Json& last, const char* what) {
-  const auto asked = Bytes(last, "mem_asked_bytes"), used = Bytes(last, "mem_used_bytes"),
-             total = Bytes(last, "gpu_mem_total_bytes"), guaranteed = Bytes(last, "mem_guaranteed_bytes"),
-             limit = Bytes(last, "mem_limit_bytes");
-  if (!asked || !used) return fmt::format("{} with --mem", what);
-  const uint64_t needed = *asked + *used;
-  if (total && needed > *total)
-    return fmt::format("{} in all are more than the GPU's {}", FormatBytes(needed), FormatBytes(*total));
-  const bool range = guaranteed && limit && *limit > *guaranteed && *guaranteed > 0;
-  return fmt::format("{}: --mem {}{}", what, range ? RoundedUp(*guaranteed) + ":" : "", RoundedUp(needed));
+// What would have been enough, in all.
+std::optional<uint64_t> Needed(const Json& last) {
+  const auto asked = Bytes(last, "mem_asked_bytes"), used = Bytes(last, "mem_used_bytes");
+  return asked && used ? std::optional(*asked + *used) : std::nullopt;
 }
 
-std::string OwnLimit(const Json& last) {
+// The --mem that would have been enough: "9GiB" where it has to be guaranteed; else
+// "4GiB:9GiB", which leaves the guarantee as it is.
+std::string MemFor(const Json& last, bool guaranteed_too) {
+  const auto guaranteed = Bytes(last, "mem_guaranteed_bytes"), limit = Bytes(last, "mem_limit_bytes");
+  const bool range = !guaranteed_too && guaranteed && limit && *limit > *guaranteed && *guaranteed > 0;
+  return (range ? FormatRoundedUp(*guaranteed) + ":" : "") + FormatRoundedUp(*Needed(last));
+}
+
+// The tenant runs, and would be given so much if it were asked for now. `gpus` as
+// in /v1/status; its other GPUs get as much.
+bool MayBeSet(const Json& tenant, const Json& last, bool guaranteed_too, const Json& gpus) {
+  if (TextAt(tenant, "state") != "running" || !At(tenant, "ended").is_null() ||
+      !At(tenant, "reservation_pid").is_null() || TextAt(tenant, "mode") == "exclusive" || !gpus.is_array())
+    return false;
+  const std::string mem = MemFor(last, guaranteed_too);
+  const auto range = ParseMemoryRange(mem);
+  if (!range) return false;
+  const Json& own = At(tenant, "gpus");
+  for (const Json& share : own.is_array() ? own : Json::array()) {
+    const uint64_t has = std::max(Bytes(share, "mem_guaranteed_bytes").value_or(0),
+                                  Bytes(share, "mem_used_bytes").value_or(0));
+    const uint64_t more = range->guaranteed.bytes > has ? range->guaranteed.bytes - has : 0;
+    const auto there = std::find_if(gpus.begin(), gpus.end(), [&](const Json& gpu) {
+      return TextAt(gpu, "uuid") == TextAt(share, "uuid");
+    });
+    if (there == gpus.end() || Bytes(*there, "mem_promisable_bytes").value_or(0) < more) return false;
+  }
+  return own.is_array() && !own.empty();
+}
+
+// What to do: `otherwise` says it of a new start.
+std::string AskFor(const Json& tenant, const Json& last, bool guaranteed_too, const char* otherwise,
+                   const Json& gpus) {
+  const auto needed = Needed(last), total = Bytes(last, "gpu_mem_total_bytes");
+  if (!needed) return fmt::format("{} with --mem", otherwise);
+  if (total && *needed > *total)
+    return fmt::format("{} in all are more than the GPU's {}", FormatBytes(*needed), FormatBytes(*total));
+  const std::string mem = MemFor(last, guaranteed_too);
+  if (MayBeSet(tenant, last, guaranteed_too, gpus))
+    return fmt::format("there is room for more: gpumux set {} --mem {}", TextAt(tenant, "id", 20), mem);
+  return fmt::format("{}: --mem {}", otherwise, mem);
+}
+
+std::string OwnLimit(const Json& tenant, const Json& last, const Json& gpus) {
   return fmt::format("its limit of {} was the reason, of which {} were in use; {}",
                      Size(Bytes(last, "mem_limit_bytes")), Size(Bytes(last, "mem_used_bytes")),
-                     AskFor(last, "ask for more"));
+                     AskFor(tenant, last, false, "ask for more", gpus));
 }
 
-std::string GpuFull(const Json& last) {
+std::string GpuFull(const Json& tenant, const Json& last, const Json& gpus) {
   const std::string holders = Holders(last);
   const auto guaranteed = Bytes(last, "mem_guaranteed_bytes");
   const std::string own = guaranteed && *guaranteed > 0
@@ -92,7 +123,7 @@ std::string GpuFull(const Json& last) {
                      Size(Bytes(last, "gpu_mem_promisable_bytes")),
                      holders.empty() ? "" : "the rest is held by ",
                      holders.empty() ? "nobody else holds the rest" : holders,
-                     AskFor(last, "have it guaranteed, which waits until there is room"));
+                     AskFor(tenant, last, true, "have it guaranteed, which waits until there is room", gpus));
 }
 
 std::string OwnPart(const Json& last) {
@@ -129,12 +160,13 @@ std::string RefusalCount(const Json& refusals) {
                            index ? fmt::format(" on GPU {}", *index) : "");
 }
 
-std::string RefusalReason(const Json& refusals) {
+std::string RefusalReason(const Json& tenant, const Json& gpus) {
+  const Json& refusals = At(tenant, "refusals");
   if (Count(refusals) == 0) return "";
   const Json& last = At(refusals, "last");
   const std::string cause = TextAt(last, "cause");
-  if (cause == "own_limit") return OwnLimit(last);
-  if (cause == "gpu_full") return GpuFull(last);
+  if (cause == "own_limit") return OwnLimit(tenant, last, gpus);
+  if (cause == "gpu_full") return GpuFull(tenant, last, gpus);
   if (cause == "own_part") return OwnPart(last);
   if (cause == "driver") return Driver(last);
   // Of a daemon that has ended meanwhile.

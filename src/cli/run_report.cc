@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/units.h"
 #include "cli/envelope.h"
 #include "cli/refusal_line.h"
@@ -15,6 +17,28 @@ using Json = nlohmann::json;
 std::optional<uint64_t> Bytes(const Json& object, const char* key) {
   const Json& value = At(object, key);
   return value.is_number_unsigned() ? std::optional(value.get<uint64_t>()) : std::nullopt;
+}
+
+// ", peak 11.2 GiB of 12.0 GiB". A limit is of each GPU: of several, the one that
+// came closest to its own.
+std::string Peak(const Json& tenant) {
+  const Json* fullest = &tenant;
+  const Json& gpus = At(tenant, "gpus");
+  if (gpus.is_array() && gpus.size() > 1) {
+    const auto share = [](const Json& gpu) {
+      const double peak = static_cast<double>(Bytes(gpu, "mem_peak_bytes").value_or(0));
+      return peak / static_cast<double>(std::max<uint64_t>(Bytes(gpu, "mem_limit_bytes").value_or(1), 1));
+    };
+    fullest = &*std::max_element(gpus.begin(), gpus.end(),
+                                 [&](const Json& a, const Json& b) { return share(a) < share(b); });
+  }
+  const auto peak = Bytes(*fullest, "mem_peak_bytes"), limit = Bytes(*fullest, "mem_limit_bytes");
+  if (!peak) return "";
+  std::string text = ", peak " + FormatBytes(*peak);
+  if (limit) text += " of " + FormatBytes(*limit);
+  if (fullest != &tenant)
+    text += fmt::format(" on GPU {}, the fullest of {}", Bytes(*fullest, "index").value_or(0), gpus.size());
+  return text;
 }
 
 Json Tenant(const std::string& summary_json) {
@@ -30,16 +54,11 @@ std::string ClosingLine(const std::string& summary_json, std::chrono::nanosecond
   // Anything but its own exit is somebody's doing, and its user wants to know whose.
   const std::string why = TextAt(At(tenant, "ended"), "why", 200);
   if (!why.empty() && why != "exited") line = fmt::format("ended after {} ({})", FormatDuration(took), why);
-  const auto peak = Bytes(tenant, "mem_peak_bytes");
-  const auto limit = Bytes(tenant, "mem_limit_bytes");
-  if (peak) {
-    line += ", peak " + FormatBytes(*peak);
-    if (limit) line += " of " + FormatBytes(*limit);
-  }
+  line += Peak(tenant);
   const Json& refusals = At(tenant, "refusals");
   if (refusals.is_object()) {
     line += ", " + RefusalCount(refusals);
-    const std::string reason = RefusalReason(refusals);
+    const std::string reason = RefusalReason(tenant, nullptr);
     if (!reason.empty()) line += ": " + reason;
   }
   const Json& enforced = At(At(tenant, "enforced"), "memory");

@@ -18,6 +18,22 @@ TEST(ClosingLine, TellsTimePeakAndRefusals) {
             "done in 12m41s, peak 11.2 GiB of 12.0 GiB, 0 refusals");
 }
 
+TEST(ClosingLine, TellsThePeakOfTheGpuThatCameClosestToItsLimit) {
+  auto tenant = nlohmann::json::parse(R"({"mem_peak_bytes":16106127360,"mem_limit_bytes":25769803776,"gpus":[
+    {"index":0,"mem_peak_bytes":3221225472,"mem_limit_bytes":12884901888},
+    {"index":5,"mem_peak_bytes":12348030976,"mem_limit_bytes":12884901888},
+    {"index":6,"mem_peak_bytes":536870912,"mem_limit_bytes":12884901888}]})");
+  const auto line = [&] { return ClosingLine(nlohmann::json{{"tenant", tenant}}.dump(), 1s); };
+  EXPECT_EQ(line(), "done in 1.0 s, peak 11.5 GiB of 12.0 GiB on GPU 5, the fullest of 3");
+  // A small part of a large limit is far from it.
+  tenant["gpus"][1]["mem_limit_bytes"] = 1288490188800u;
+  EXPECT_EQ(line(), "done in 1.0 s, peak 3.0 GiB of 12.0 GiB on GPU 0, the fullest of 3");
+  for (auto& gpu : tenant["gpus"]) gpu["mem_limit_bytes"] = nullptr;
+  EXPECT_EQ(line(), "done in 1.0 s, peak 11.5 GiB on GPU 5, the fullest of 3");
+  tenant["gpus"] = nlohmann::json::array({tenant["gpus"][0]});
+  EXPECT_EQ(line(), "done in 1.0 s, peak 15.0 GiB of 24.0 GiB");
+}
+
 TEST(ClosingLine, NamesARefusedSizeAndWhatLimitedIt) {
   EXPECT_EQ(ClosingLine(R"({"tenant":{"mem_peak_bytes":12884901888,"mem_limit_bytes":12884901888,
                         "refusals":{"own_limit":1,"device_full":0,"last_refused_bytes":1073741824}}})",
@@ -47,9 +63,10 @@ TEST(ClosingLine, SaysWhoEndedItAndWhatItLeft) {
 }
 
 TEST(ClosingLine, SurvivesAnySummary) {
-  for (const char* text : {"", "7", "[]", "{}", "{\"tenant\":", R"({"tenant":[]})",
-                           R"({"tenant":{"refusals":7,"mem_peak_bytes":"x"}})",
-                           R"({"tenant":{"mem_peak_bytes":-1,"refusals":{"own_limit":-4}}})"}) {
+  for (const char* text :
+       {"", "7", "[]", "{}", "{\"tenant\":", R"({"tenant":[]})", R"({"tenant":{"gpus":[7,{}]}})",
+        R"({"tenant":{"refusals":7,"mem_peak_bytes":"x"}})",
+        R"({"tenant":{"mem_peak_bytes":-1,"refusals":{"own_limit":-4}}})"}) {
     EXPECT_THAT(ClosingLine(text, 1s), ::testing::StartsWith("done in 1.0 s")) << text;
   }
   EXPECT_THAT(ClosingLineWithoutRecord(1s), ::testing::HasSubstr("record of this run is missing"));

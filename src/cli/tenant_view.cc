@@ -284,10 +284,9 @@ std::string Notes(const Json& data) {
 std::string Refused(const Json& data) {
   std::string out;
   for (const Json& tenant : ListAt(data, "tenants")) {
-    const Json& refusals = At(tenant, "refusals");
-    if (const std::string why = RefusalReason(refusals); !why.empty())
+    if (const std::string why = RefusalReason(tenant, At(data, "gpus")); !why.empty())
       out += fmt::format("{} ({}): {}: {}\n", TextAt(tenant, "name", 24), TextAt(tenant, "id", 20),
-                         RefusalCount(refusals), why);
+                         RefusalCount(At(tenant, "refusals")), why);
   }
   return out;
 }
