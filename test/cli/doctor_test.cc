@@ -125,12 +125,16 @@ TEST(Doctor, SeesAProgramWithoutAPromise) {
                  "--alloc", "3GiB", "--hold", "100", "--ready", box.dir() + "/ready"});
   ASSERT_TRUE(WaitUntil("the stranger holds memory", [&] { return fs::exists(box.dir() + "/ready"); }));
   const std::string pid = std::to_string(stranger.pid());
-  Expect(Ask(box, "gpu-strangers"), "warn", "pid " + pid, "gpumux run --mem");
+  const std::string fix = "gpumux reserve --pid " + pid + " --mem 3840MiB";  // its context included
+  Expect(Ask(box, "gpu-strangers"), "warn", "pid " + pid, fix);
   ASSERT_EQ(box.RunGpumux({"run", "--", "true"}).exit_code, 0);
-  Expect(Ask(box, "gpu-strangers"), "warn", "pid " + pid, "gpumux run --mem");
+  Expect(Ask(box, "gpu-strangers"), "warn", "pid " + pid, fix);
   Expect(AskAbout(box, stranger.pid(), "process-guard"), "fail", "nothing is capped", "gpumux run");
   Expect(AskAbout(box, stranger.pid(), "process-tenant"), "fail", "in no tenant", "gpumux run");
   Expect(AskAbout(box, stranger.pid(), "process-driver"), "ok", libraries, "");
+  // The fix is one.
+  ASSERT_EQ(box.RunGpumux({"reserve", "--pid", pid, "--mem", "3840MiB"}).exit_code, 0);
+  Expect(Ask(box, "gpu-strangers"), "ok", "", "");
   stranger.Signal(SIGKILL);
   stranger.Wait();
 }

@@ -136,6 +136,8 @@ const std::vector<Fault>& Faults() {
       {"gpu-xid", "off the bus", [](auto& m) { m.Write("/dev/kmsg", "4,9,1,-;NVRM: Xid (PCI:0000:18:00): 79, pid=1, GPU has fallen off the bus.\n"); }, kWarn, "79", "nvidia-smi -q"},
       {"gpu-xid", "a program's fault", [](auto& m) { m.Write("/dev/kmsg", "4,9,1,-;NVRM: Xid (PCI:0000:18:00): 31, pid=812, MMU Fault\n"); }, kWarn, "pid=812", "a program's fault"},
       {"gpu-strangers", "without a daemon", [](auto& m) { m.nvml->processes = {{812, kGiB}}; }, kWarn, "pid 812 on GPU 0 (1.0 GiB)", "gpumux run --mem"},
+      {"gpu-strangers", "of ours", [](auto& m) { m.nvml->processes = {{811, kGiB}, {812, 5 * kGiB + 1}}; m.AddProcess(812, "train", m.environment.uid); }, kWarn, "pid 811", "gpumux reserve --pid 812 --mem 6GiB"},
+      {"gpu-strangers", "of another user", [](auto& m) { m.nvml->processes = {{812, kGiB}}; m.AddProcess(812, "train", m.environment.uid + 1); }, kWarn, "pid 812", "gpumux run --mem"},
       {"gpu-strangers", "that the daemon lists", [](auto& m) { AddDaemon(m, kUnmanaged); }, kWarn, "pid 812", "gpumux run --mem"},
       {"daemon-runtime-dir", "open to others", [](auto& m) { ::chmod(m.environment.runtime_dir->c_str(), 0755); }, kFail, "mode 0755", "chmod 700"},
       {"daemon-runtime-dir", "somebody else's", [](auto& m) { m.environment.uid += 1; }, kFail, "belongs to uid", "GPUMUX_RUNTIME_DIR"},

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "base/process.h"
 #include "base/units.h"
 #include "cli/doctor/check.h"
 #include "cli/doctor/daemon_answers.h"
@@ -110,6 +111,19 @@ Verdict Xids(const Environment& environment) {
                                  : "a program's fault, most likely: see which pid");
 }
 
+// Room for one that runs can be kept by whose it is, and by root.
+std::string HowToCover(const std::vector<Stranger>& strangers, const Environment& environment) {
+  for (const Stranger& stranger : strangers) {
+    const auto owner = ProcessOwner(stranger.pid, environment.Proc());
+    if (!owner || (environment.uid != 0 && *owner != environment.uid)) continue;
+    return fmt::format(
+        "keep room for it: gpumux reserve --pid {} --mem {}; from the next start on: gpumux run --mem SIZE "
+        "-- PROGRAM",
+        stranger.pid, stranger.bytes ? FormatRoundedUp(*stranger.bytes) : "SIZE");
+  }
+  return "gpumux run --mem SIZE -- PROGRAM";
+}
+
 Verdict Strangers(const Environment& environment) {
   const auto known = UnmanagedOf(environment);
   if (!known) return Skip(known.error().message);
@@ -123,7 +137,7 @@ Verdict Strangers(const Environment& environment) {
   return Warn(fmt::format("{} process{} without a promise: {}. What {} take{} is promised to nobody",
                           known->size(), known->size() == 1 ? "" : "es", fmt::join(shown, ", "),
                           known->size() == 1 ? "it" : "they", known->size() == 1 ? "s" : ""),
-              "gpumux run --mem SIZE -- PROGRAM");
+              HowToCover(*known, environment));
 }
 
 }  // namespace
