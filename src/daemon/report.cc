@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "daemon/cpu_affinity.h"
@@ -461,8 +462,12 @@ std::string SummaryJson(const Tenant& tenant, const Machine& machine) {
 }
 
 std::string Report::Status(uid_t viewer) const {
+  // A GPU that came late is the machine's last one, whatever NVML's index of it is.
+  std::vector<const GpuState*> by_index;
+  for (const auto& gpu : machine_.gpus()) by_index.push_back(gpu.get());
+  std::ranges::stable_sort(by_index, {}, [](const GpuState* gpu) { return gpu->device.index; });
   Json gpus = Json::array();
-  for (const auto& gpu : machine_.gpus()) gpus.push_back(GpuJson(*gpu, tenants_, machine_));
+  for (const GpuState* gpu : by_index) gpus.push_back(GpuJson(*gpu, tenants_, machine_));
   Json data{
       {"daemon",
        {{"pid", ::getpid()}, {"uid", ::getuid()}, {"user", UserName(::getuid())}, {"version", kVersion}}},

@@ -168,6 +168,7 @@ void StartWithoutTheGpu(const std::string& script) {
   EXPECT_FALSE(Tenants(box).contains("gone"));
   ASSERT_TRUE(WaitUntil("its run is back",
                         [&] { return DaemonLog(box).find("its run is back") != std::string::npos; }));
+  for (size_t i = 0; i < 2; ++i) EXPECT_EQ(Status(box)["gpus"][i]["index"], i);
   const auto gpu = GpuOf(box, StatusList(box, "tenants")[0]["gpus"][0]["uuid"]);
   EXPECT_EQ(gpu["mem_guaranteed_bytes"], 8 * kGiB);
   EXPECT_EQ(gpu["mem_unmanaged_bytes"], 0);
