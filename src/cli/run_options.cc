@@ -176,23 +176,30 @@ Status CheckLater(const ParsedCommandLine& line, const RunOptions& options) {
   return {};
 }
 
+// What excludes each other. A --no- takes back what is configured.
+constexpr std::pair<const char*, const char*> kOpposites[] = {
+    {"--wait", "--no-wait"},     {"--quiet", "--summary"},      {"--mem", "--no-mem"},
+    {"--strict", "--no-strict"}, {"--summary", "--no-summary"}, {"--quiet", "--no-quiet"}};
+
+bool HasOpposite(const ParsedCommandLine& line, const std::string& option) {
+  return std::ranges::any_of(kOpposites, [&](const auto& pair) {
+    return (option == pair.first && line.Has(pair.second)) || (option == pair.second && line.Has(pair.first));
+  });
+}
+
 // What the command line says in another way goes before the configuration, too.
 void AddDefaults(const std::vector<config::RunDefault>& defaults, ParsedCommandLine& line) {
-  const std::map<std::string, std::string> opposites = {
-      {"--wait", "--no-wait"}, {"--no-wait", "--wait"}, {"--quiet", "--summary"}, {"--summary", "--quiet"}};
   const ParsedCommandLine given = line;
   for (const auto& [option, value] : defaults) {
-    const auto opposite = opposites.find(option);
-    if (given.Has(option) || (opposite != opposites.end() && given.Has(opposite->second))) continue;
-    line.values[option].push_back(value);
+    if (!given.Has(option) && !HasOpposite(given, option)) line.values[option].push_back(value);
   }
 }
 
 Status CheckTogether(const ParsedCommandLine& line, const RunOptions& options) {
-  if (line.Has("--wait") && line.Has("--no-wait"))
-    return Fail(Code::kInvalid, "--wait and --no-wait exclude each other");
-  if (options.quiet && options.summary)
-    return Fail(Code::kInvalid, "--quiet and --summary exclude each other");
+  for (const auto& [one, other] : kOpposites) {
+    if (line.Has(one) && line.Has(other))
+      return Fail(Code::kInvalid, fmt::format("{} and {} exclude each other", one, other));
+  }
   if (!options.command.empty()) {
     // `--wait 10m -- prog`: the value is optional and therefore needs the '='.
     if (line.Has("--wait") && line.Value("--wait")->empty() && ParseDuration(options.command[0])) {
@@ -224,6 +231,7 @@ const CommandSpec& RunSpec() {
       .options =
           {{"--mem", Takes::kValue, "A[:B]",
             "GPU memory: guarantee A, limit B (default A); 10GiB, 40%; without it: no guarantee"},
+           {"--no-mem", Takes::kNothing, "", "no guarantee, though one is configured"},
            {"--gpu", Takes::kValue, "WHICH", "auto, auto:N, indices (0,2) or UUIDs; default auto", {"auto"}},
            {"--place",
             Takes::kValue,
@@ -253,6 +261,7 @@ const CommandSpec& RunSpec() {
             "auto: on the processors and the memory near its GPUs; none (default)",
             {"auto", "none"}},
            {"--strict", Takes::kNothing, "", "no GPU for the program unless the promise is enforced"},
+           {"--no-strict", Takes::kNothing, "", "not so, though it is configured"},
            {"--share", Takes::kValue, "P[:Q]", "share of compute (later versions)"},
            {"--priority",
             Takes::kValue,
@@ -262,7 +271,9 @@ const CommandSpec& RunSpec() {
            {"--processes", Takes::kValue, "N", "processes of the program under mps (later versions)"},
            {"--json", Takes::kNothing, "", "closing record as one JSON object on stderr"},
            {"--summary", Takes::kNothing, "", "closing line on stderr even if it is no terminal"},
-           {"--quiet", Takes::kNothing, "", "no messages but errors"}},
+           {"--no-summary", Takes::kNothing, "", "only at a terminal, though it is configured"},
+           {"--quiet", Takes::kNothing, "", "no messages but errors"},
+           {"--no-quiet", Takes::kNothing, "", "messages, though quiet is configured"}},
       .footer =
           "Everything from the first word that is no option belongs to the program.\n\n"
           "Exit status: the program's own (128+N when signal N ended it); before it starts: 2 usage, 3 no "

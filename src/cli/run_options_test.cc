@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/run_request.h"
+#include "config/keys.h"
 
 namespace gpumux::cli {
 namespace {
@@ -154,6 +155,30 @@ TEST(RunRequest, AHugeCommandLineFitsIntoAMessage) {
   const std::string json = RunRequestJson(options, "/");
   EXPECT_LT(json.size(), 61'440u);
   EXPECT_EQ(Json::parse(json)["command"].back(), "...");
+}
+
+TEST(RunOptions, TakeBackWhatIsConfigured) {
+  const auto words = [](const RunOptions& o) {
+    return fmt::format("{} {} {} {}", o.mem.has_value(), o.strict, o.summary, o.quiet);
+  };
+  const std::string plain = words(*ParseRunOptions({"prog"}));
+  size_t undone = 0;
+  for (const config::Key& key : config::AllKeys()) {
+    // Those that take a word take the usual one.
+    if (key.path[0] != "run" ||
+        (key.type != config::Type::kBoolean && key.type != config::Type::kMemoryRange))
+      continue;
+    const std::string option = "--" + key.path[1], no = "--no-" + key.path[1];
+    const std::string value = key.type == config::Type::kBoolean ? "" : "10GiB";
+    ASSERT_TRUE(ParseRunOptions({no, "prog"}, {{option, value}})) << no;
+    EXPECT_EQ(words(*ParseRunOptions({no, "prog"}, {{option, value}})), plain) << no;
+    EXPECT_NE(words(*ParseRunOptions({"prog"}, {{option, value}})), plain) << option;
+    const std::string given = value.empty() ? option : option + "=" + value;
+    EXPECT_EQ(ParseRunOptions({given, no, "prog"}).error().message,
+              option + " and " + no + " exclude each other");
+    ++undone;
+  }
+  EXPECT_GE(undone, 4u);
 }
 
 TEST(Granted, IsReadAndAnythingElseIsAnError) {

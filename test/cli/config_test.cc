@@ -100,17 +100,21 @@ Json PromisedTo(Sandbox& box, std::vector<std::string> options) {
 
 TEST(Config, GivesRunItsDefaults) {
   Sandbox box;
-  Configure(box, "[run]\nmem = \"10GiB:20GiB\"\nisolate = \"none\"\n");
+  Configure(box, "[run]\nmem = \"10GiB:20GiB\"\nisolate = \"none\"\nstrict = true\n");
   Json tenant = PromisedTo(box, {});
   EXPECT_EQ(tenant["mem_guaranteed_bytes"], 10ull << 30);
   EXPECT_EQ(tenant["mem_limit_bytes"], 20ull << 30);
   EXPECT_EQ(tenant["isolation"], "none");
+  EXPECT_EQ(tenant["strict"], true);
   box.SetEnv("GPUMUX_MEM", "12GiB");
   tenant = PromisedTo(box, {});
   EXPECT_EQ(tenant["mem_guaranteed_bytes"], 12ull << 30);
   tenant = PromisedTo(box, {"--mem", "14GiB", "--isolate", "fault"});
   EXPECT_EQ(tenant["mem_guaranteed_bytes"], 14ull << 30);
   EXPECT_EQ(tenant["isolation"], "fault");
+  tenant = PromisedTo(box, {"--no-mem", "--no-strict"});
+  EXPECT_EQ(tenant["mem_guaranteed_bytes"], 0);
+  EXPECT_EQ(tenant["strict"], false);
 }
 
 TEST(Config, WaitingIsByDefaultAsConfigured) {
