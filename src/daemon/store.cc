@@ -137,7 +137,7 @@ Status Store::Open() {
 }
 
 Status Store::Run(const char* sql, const std::vector<std::string>& values) {
-  if (!db_) return Fail(Code::kUnavailable, fmt::format("{} cannot be used", path_), "see gpumuxd.log");
+  if (!db_) return Fail(Code::kUnavailable, said_, "see gpumuxd.log");
   const Statement statement = Prepare(db_.get(), sql);
   int at = 0;
   for (const std::string& value : values) {

@@ -4,6 +4,7 @@
 // replaced or filled with something else.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
 #include <unistd.h>
@@ -74,6 +75,62 @@ TEST(Disk, ThatIsFullStopsNewPromisesAndNobody) {
   Touch(stop);
   EXPECT_EQ(a.Wait().exit_code, 0) << a.Out();
   ExpectEverythingFree(box);
+}
+
+// `path` as it is, read-only for who opens it from now on; seen by this process and what it starts.
+class ReadOnly {
+ public:
+  explicit ReadOnly(std::string path) : path_(std::move(path)) {
+    mounted_ = ::mount(path_.c_str(), path_.c_str(), nullptr, MS_BIND, nullptr) == 0;
+    read_only_ =
+        mounted_ && ::mount(nullptr, path_.c_str(), nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY, nullptr) == 0;
+  }
+  ~ReadOnly() { End(); }
+  bool read_only() const { return read_only_; }
+  void End() {
+    if (mounted_) ::umount2(path_.c_str(), MNT_DETACH);
+    mounted_ = false;
+  }
+
+ private:
+  std::string path_;
+  bool mounted_ = false, read_only_ = false;
+};
+
+// Mounts of this process are nobody else's.
+bool HasItsOwnMounts() {
+  return ::unshare(CLONE_NEWNS) == 0 && ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
+}
+
+// A daemon dies, and the next one may read `read_only` alone, below the directory of the daemon's files.
+void NoNewPromisesWhile(const std::string& read_only, const char* said) {
+  if (!HasItsOwnMounts()) GTEST_SKIP() << "cannot have mounts of its own: " << std::strerror(errno);
+  Sandbox box;
+  const std::string stop = box.dir() + "/stop";
+  Process a = Survivor(box, "a", 7 * kGiB, stop);
+  ASSERT_TRUE(Works(a));
+  const auto tenants = Tenants(box);
+  const pid_t daemon = box.DaemonPid();
+  ASSERT_NE(daemon, 0);
+  ReadOnly closed(box.runtime_dir() + "/sim" + read_only);
+  ASSERT_TRUE(closed.read_only()) << std::strerror(errno);
+  ASSERT_EQ(kill(daemon, SIGKILL), 0);
+  const Outcome refused = box.RunGpumux({"run", "--mem", "1GiB", "--no-wait", "--", "/bin/true"});
+  EXPECT_EQ(refused.exit_code, 3) << refused.err;
+  EXPECT_THAT(refused.err, HasSubstr(said));
+  EXPECT_FALSE(a.Ended());
+  closed.End();
+  ASSERT_TRUE(WaitUntil("the next daemon has the lease", [&] { return IsWhole(box, daemon, tenants); }));
+  EXPECT_EQ(box.RunGpumux({"run", "--mem", "1GiB", "--no-wait", "--", "/bin/true"}).exit_code, 0);
+  Touch(stop);
+  EXPECT_EQ(a.Wait().exit_code, 0) << a.Out();
+  ExpectEverythingFree(box);
+}
+
+TEST(Disk, ThatIsReadOnlyHasNoDaemonUntilItCanBeWritten) { NoNewPromisesWhile("", "Read-only file system"); }
+
+TEST(Disk, WithAStoreThatIsReadOnlyStopsNewPromisesAndNobody) {
+  NoNewPromisesWhile("/leases.db", "readonly");
 }
 
 // What somebody does to the daemon's files while it runs.
