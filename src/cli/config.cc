@@ -9,6 +9,7 @@
 #include "cli/envelope.h"
 #include "cli/terminal.h"
 #include "config/example.h"
+#include "config/socket_group.h"
 #include "config/sources.h"
 
 namespace gpumux::cli {
@@ -106,6 +107,8 @@ int Check(const std::vector<std::string>& files, config::Reader reader) {
       return Report({Code::kNotFound, fmt::format("there is no file {}", Plain(files[0], 200)), ""});
     loaded = config::LoadFile(files[0], reader);
   }
+  if (const auto group = config::SocketGroupOf(loaded.settings); !group)
+    loaded.problems.push_back(group.error());
   SayProblems(loaded);
   if (!loaded.problems.empty()) return 1;
   std::string out;

@@ -14,6 +14,7 @@ namespace {
 
 constexpr int64_t kMaxPriority = 1000;
 constexpr int64_t kMaxCount = 1'000'000;
+constexpr size_t kMaxName = 256;
 
 struct Table {
   Path path;
@@ -45,6 +46,13 @@ std::vector<Key> MakeKeys() {
        .example = "\"debug\"",
        .words = {"debug", "info", "warning", "error"},
        .variable = "GPUMUX_LOG"},
+      {.path = {"daemon", "socket_group"},
+       .type = Type::kGroup,
+       .help =
+           "whose members may use the machine's daemon, where it opens its sockets itself; systemd's have "
+           "`SocketGroup=` in gpumuxd.socket and gpumuxd-api.socket",
+       .unset = "gpumux, or root alone where there is no such group",
+       .example = "\"users\""},
       {.path = {"placement", "fill"},
        .type = Type::kWord,
        .help = "\"pack\": the fullest GPU that holds it, so that large pieces stay whole; \"spread\": the "
@@ -186,8 +194,17 @@ tl::unexpected<Error> WrongType(const Key& key, const TomlValue& value) {
     case Type::kWord:
       needed = "is not a word in quotes";
       break;
+    case Type::kGroup:
+      needed = "is not the name of a group in quotes";
+      break;
   }
   return Wrong(key, value, needed);
+}
+
+// As long as a name may be on Linux, and nothing that could not be one.
+bool IsName(const std::string& text) {
+  return !text.empty() && text.size() <= kMaxName && text.find_first_of(":,/") == std::string::npos &&
+         std::all_of(text.begin(), text.end(), [](unsigned char c) { return c > 0x20 && c != 0x7f; });
 }
 
 Result<Value> CheckText(const Key& key, const std::string& text) {
@@ -213,6 +230,9 @@ Result<Value> CheckText(const Key& key, const std::string& text) {
       if (std::find(key.words.begin(), key.words.end(), text) == key.words.end())
         return Fail(Code::kInvalid, fmt::format("{} is unknown", Shown(text)),
                     fmt::format("one of: {}", fmt::join(key.words, ", ")));
+      return Value(text);
+    case Type::kGroup:
+      if (!IsName(text)) break;
       return Value(text);
     case Type::kBoolean:
     case Type::kInteger:
@@ -309,6 +329,8 @@ std::string_view Name(Type type) {
       return "true, false or a time";
     case Type::kWord:
       return "word";
+    case Type::kGroup:
+      return "name of a group";
   }
   return "";
 }

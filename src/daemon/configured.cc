@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "config/meaning.h"
+#include "config/socket_group.h"
 #include "config/sources.h"
 
 namespace gpumux::daemon {
@@ -11,13 +12,21 @@ namespace {
 
 constexpr auto kIdleOnDemand = std::chrono::seconds(30);
 
-Result<config::Settings> Read(bool for_everyone) {
+struct Configuration {
+  config::Settings settings;
+  std::optional<gid_t> socket_group;
+};
+
+Result<Configuration> Read(bool for_everyone) {
   auto loaded = config::Load(for_everyone ? config::Reader::kMachineDaemon : config::Reader::kUser);
   for (const std::string& file : loaded.files) LogInfo("configuration: {}", file);
+  // A user's daemon is for nobody else.
+  auto group = for_everyone ? config::SocketGroupOf(loaded.settings) : std::nullopt;
+  if (!group) loaded.problems.push_back(group.error());
   for (const config::Problem& problem : loaded.problems) LogError("configuration: {}", problem.ToString());
   if (!loaded.problems.empty()) return tl::unexpected(config::ErrorOf(loaded.problems));
   SetLogLevel(config::DaemonKeysOf(loaded.settings).log_level.value_or(LogLevel::kInfo));
-  return std::move(loaded.settings);
+  return Configuration{std::move(loaded.settings), *group};
 }
 
 }  // namespace
@@ -25,11 +34,12 @@ Result<config::Settings> Read(bool for_everyone) {
 Status Configure(DaemonSettings& settings, bool on_demand) {
   const auto read = Read(settings.for_everyone);
   if (!read) return tl::unexpected(read.error());
-  settings.policy = config::PolicyOf(*read);
+  settings.socket_group = read->socket_group;
+  settings.policy = config::PolicyOf(read->settings);
   if (on_demand) settings.idle_exit = kIdleOnDemand;
-  if (const auto idle = config::DaemonKeysOf(*read).idle_exit) settings.idle_exit = *idle;
+  if (const auto idle = config::DaemonKeysOf(read->settings).idle_exit) settings.idle_exit = *idle;
   settings.reload = [for_everyone = settings.for_everyone] {
-    return Read(for_everyone).map(config::PolicyOf);
+    return Read(for_everyone).map([](const Configuration& now) { return config::PolicyOf(now.settings); });
   };
   return {};
 }

@@ -70,7 +70,13 @@ Result<RuntimePaths> FindPaths(const Options& options, bool simulated) {
 }
 
 // Who may use the machine's daemon: the members of the group, or of root's where there is none.
-gid_t SocketGroup() {
+std::optional<gid_t> SocketGroup(std::optional<gid_t> configured, bool passed) {
+  if (passed && configured)
+    LogWarning(
+        "daemon.socket_group means nothing to sockets that systemd opened: systemctl edit "
+        "gpumuxd.socket gpumuxd-api.socket");
+  if (passed) return std::nullopt;
+  if (configured) return configured;
   if (const group* found = ::getgrnam(kSocketGroup)) return found->gr_gid;
   LogWarning("there is no group '{}': nobody but root can use this daemon (see packaging/README.md)",
              kSocketGroup);
@@ -120,9 +126,9 @@ int Run(const Options& options) {
   settings.keeper_program = *exe + "/gpumux-keeper";
   settings.guard_library = exe->substr(0, exe->find_last_of('/')) + "/lib/gpumux/libgpumux-guard.so";
   settings.for_everyone = options.system;
-  if (options.system && !service.has_sockets()) settings.socket_group = SocketGroup();
-  settings.service = std::move(service);
   if (Status status = Configure(settings, options.on_demand); !status) return Complain(status.error());
+  if (options.system) settings.socket_group = SocketGroup(settings.socket_group, service.has_sockets());
+  settings.service = std::move(service);
   if (options.idle_exit_seconds > 0) {
     settings.idle_exit = std::chrono::duration_cast<std::chrono::nanoseconds>(
         std::chrono::duration<double>(options.idle_exit_seconds));

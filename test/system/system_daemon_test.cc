@@ -3,9 +3,11 @@
 // One daemon for a machine: started as systemd does it, with the rights that its
 // unit leaves it, and used by two users (docs/guide/one-daemon-for-a-machine.md).
 #include <gmock/gmock.h>
+#include <grp.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -110,6 +112,45 @@ TEST_F(SystemDaemon, LetsNobodyElseInWithoutAGroup) {
   ann.ShareGpuOf(box_);
   const Outcome o = ann.RunGpumux({"ps"});
   EXPECT_EQ(o.exit_code, 3) << o.out << o.err;
+}
+
+TEST_F(SystemDaemon, LetsInTheMembersOfTheGroupThatIsConfigured) {
+  const group* const users = getgrnam("users");
+  if (!users) GTEST_SKIP() << "this system has no group 'users'";
+  std::ofstream(box_.ConfigFile()) << "[daemon]\nsocket_group = \"users\"\n";
+  // Not as the unit has it: with all rights of root, as whoever starts it by hand.
+  Process daemon =
+      box_.Start({Sandbox::Program("gpumuxd"), "--system", "--foreground", "--runtime-dir", player_->dir()});
+  ASSERT_TRUE(WaitUntil("it is ready", [&] {
+    return daemon.Err().find("daemon-started") != std::string::npos || daemon.Ended();
+  }));
+  for (const std::string& path : {player_->session(), player_->api()}) {
+    struct stat info{};
+    ASSERT_EQ(stat(path.c_str(), &info), 0) << path << daemon.Err();
+    EXPECT_EQ(info.st_mode & 07777, 0660u) << path;
+    EXPECT_EQ(info.st_gid, users->gr_gid) << path;
+  }
+}
+
+TEST_F(SystemDaemon, DoesNotStartWithAGroupThatIsUnknown) {
+  std::ofstream(box_.ConfigFile()) << "[daemon]\nlog_level = \"info\"\nsocket_group = \"no-such-group\"\n";
+  player_->SetEnv("GPUMUX_CONFIG", box_.ConfigFile());
+  player_->Start(Sandbox::Program("gpumuxd"));
+  EXPECT_EQ(player_->Wait(), 2);
+  const std::string at = box_.ConfigFile() + ":3:16: daemon.socket_group: there is no group 'no-such-group'";
+  EXPECT_THAT(player_->Log(), HasSubstr(at));
+  const Outcome check = box_.RunGpumux({"config", "check"});
+  EXPECT_EQ(check.exit_code, 1);
+  EXPECT_THAT(check.err, HasSubstr(at));
+}
+
+TEST_F(SystemDaemon, SaysThatAConfiguredGroupMeansNothingToSocketsOfSystemd) {
+  std::ofstream(box_.ConfigFile()) << "[daemon]\nsocket_group = \"root\"\n";
+  player_->SetEnv("GPUMUX_CONFIG", box_.ConfigFile());
+  player_->OpenSockets(0666, SOCK_SEQPACKET, SOCK_STREAM);
+  Start();
+  EXPECT_THAT(player_->Log(), HasSubstr("daemon.socket_group means nothing to sockets that systemd opened"));
+  EXPECT_EQ(fs::status(player_->api()).permissions(), fs::perms(0666));
 }
 
 // Two users of the one daemon.
