@@ -63,12 +63,19 @@ uint64_t MinimumBytes(const GpuSnapshot& gpu) {
   return gpu.context.ChargeBytes() + kMinimumBeyondContextBytes;
 }
 
-// What must be promisable there for the request to start.
-uint64_t NeededBytes(const Request& request, const GpuSnapshot& gpu) {
-  return request.mem ? BytesOf(*request.mem, gpu.UsableBytes()) : MinimumBytes(gpu);
+// What must be promisable there for the request to start. A server of MPS that
+// is not there yet takes its part before anybody's program starts.
+uint64_t NeededBytes(const Request& request, Mode mode, const GpuSnapshot& gpu) {
+  const uint64_t server = mode == Mode::kMps ? gpu.mps.server_bytes : 0;
+  return server + (request.mem ? BytesOf(*request.mem, gpu.UsableBytes()) : MinimumBytes(gpu));
 }
 
 Result<Mode> ChooseMode(const Request& request) {
+  if (request.mode == Mode::kMps && request.isolation != Isolation::kNone) {
+    return Fail(Code::kUnsupported,
+                "mps cannot isolate: a neighbour's GPU fault ends the work of every client of its server",
+                "use --isolate none if these programs may take each other down, or --mode timeslice");
+  }
   if (request.isolation == Isolation::kFull) {
     if (request.mode == Mode::kTimeslice) {
       return Fail(Code::kUnsupported,
@@ -99,7 +106,10 @@ std::optional<std::string> WhyNot(const Request& request, Mode mode, const GpuSn
   if (gpu.mode && *gpu.mode != mode) {
     return fmt::format("GPU {} is in mode {}, not {}", gpu.index, Name(*gpu.mode), Name(mode));
   }
-  const uint64_t needed = NeededBytes(request, gpu);
+  if (mode == Mode::kMps) {
+    if (auto why = WhyNotMps(request.processes, gpu.mps, gpu.index)) return why;
+  }
+  const uint64_t needed = NeededBytes(request, mode, gpu);
   if (needed > gpu.promisable_bytes)
     return fmt::format("needs {}, {}", FormatBytes(needed), DescribeRoom(gpu));
   return std::nullopt;
@@ -242,7 +252,7 @@ std::string QuotaInUse(const Request& request, Mode mode, const Candidates& poss
 
 // In which order GPUs that fit are taken.
 void Order(Candidates& fitting, const Request& request, Mode mode, Fill policy) {
-  const bool no_guarantee = mode == Mode::kTimeslice && !request.mem;
+  const bool no_guarantee = Shares(mode) && !request.mem;
   const Fill fill = request.fill.value_or(policy);
   // Who has no guarantee lives on what is left, so goes where most is.
   const bool most_room = no_guarantee && !request.fill && policy == Fill::kPack;
@@ -252,6 +262,37 @@ void Order(Candidates& fitting, const Request& request, Mode mode, Fill policy) 
     if (a->tenants != b->tenants) return a->tenants < b->tenants;
     return a->promisable_bytes > b->promisable_bytes;
   });
+}
+
+std::optional<Error> TooLittle(const Request& request, Mode mode, uint64_t guarantee,
+                               const GpuSnapshot& gpu) {
+  const unsigned processes = mode == Mode::kMps ? request.processes : 1;
+  const uint64_t least = processes * MinimumBytes(gpu);
+  if (guarantee >= least) return std::nullopt;
+  std::string whom = "any program";
+  if (processes > 1) whom = fmt::format("{} processes", processes);
+  return Error{Code::kDenied,
+               fmt::format("{} is too little for {}: a context alone takes {} on a {}, and {} beyond it "
+                           "are the least that is promised",
+                           FormatBytes(guarantee), whom, FormatBytes(gpu.context.ChargeBytes()), gpu.name,
+                           FormatBytes(kMinimumBeyondContextBytes)),
+               fmt::format("ask for {} or more", FormatBytes(least + kMiB - least % kMiB))};
+}
+
+// All GPUs of a tenant are served by one control daemon of MPS. Leaves those of
+// one domain, or those without one, that are enough; else says why they are not.
+std::string KeepToOneDomain(Candidates& fitting, size_t count, bool listed) {
+  if (fitting.size() < count || count < 2) return {};
+  std::map<std::vector<gpu::Uuid>, Candidates> by_domain;
+  for (const GpuSnapshot* gpu : fitting) by_domain[gpu->mps.domain].push_back(gpu);
+  for (const GpuSnapshot* gpu : fitting) {
+    Candidates& together = by_domain[gpu->mps.domain];
+    if (together.size() < count) continue;
+    fitting = together;
+    return {};
+  }
+  std::string text = listed ? "its GPUs are" : "the GPUs that have room are";
+  return text + " served by different MPS control daemons: one that has no tenants any more makes way";
 }
 
 }  // namespace
@@ -264,8 +305,14 @@ std::optional<Error> NeverHere(const Request& request, Mode mode, const GpuSnaps
         fmt::format("GPU {} cannot be used in mode {}: {}", gpu.index, Name(mode), it->second.message),
         it->second.hint};
   }
+  if (mode == Mode::kMps && request.processes > gpu.mps.most_clients) {
+    return Error{Code::kDenied,
+                 fmt::format("needs {} MPS clients, GPU {} can have {}", request.processes, gpu.index,
+                             gpu.mps.most_clients),
+                 "write a smaller --processes"};
+  }
   if (!request.mem) return std::nullopt;
-  const uint64_t needed = NeededBytes(request, gpu);
+  const uint64_t needed = NeededBytes(request, mode, gpu);
   if (needed > gpu.UsableBytes()) {
     return Error{Code::kDenied,
                  fmt::format("needs {}, GPU {} ({}) can never promise more than {} ({} less {} of reserve)",
@@ -273,20 +320,13 @@ std::optional<Error> NeverHere(const Request& request, Mode mode, const GpuSnaps
                              FormatBytes(gpu.total_bytes), FormatBytes(gpu.reserve_bytes)),
                  "ask for less"};
   }
-  if (needed < MinimumBytes(gpu)) {
-    return Error{
-        Code::kDenied,
-        fmt::format("{} is too little for any program: a context alone takes {} on a {}, and {} beyond it "
-                    "are the least that is promised",
-                    FormatBytes(needed), FormatBytes(gpu.context.ChargeBytes()), gpu.name,
-                    FormatBytes(kMinimumBeyondContextBytes)),
-        fmt::format("ask for {} or more", FormatBytes(MinimumBytes(gpu) + kMiB - MinimumBytes(gpu) % kMiB))};
-  }
-  if (request.mem_limit && BytesOf(*request.mem_limit, gpu.UsableBytes()) < needed) {
+  const uint64_t guarantee = BytesOf(*request.mem, gpu.UsableBytes());
+  if (auto little = TooLittle(request, mode, guarantee, gpu)) return little;
+  if (request.mem_limit && BytesOf(*request.mem_limit, gpu.UsableBytes()) < guarantee) {
     return Error{
         Code::kInvalid,
         fmt::format("the limit {} is below the guarantee {}",
-                    FormatBytes(BytesOf(*request.mem_limit, gpu.UsableBytes())), FormatBytes(needed)),
+                    FormatBytes(BytesOf(*request.mem_limit, gpu.UsableBytes())), FormatBytes(guarantee)),
         "write --mem GUARANTEE:LIMIT with the larger one last"};
   }
   return std::nullopt;
@@ -342,7 +382,7 @@ Decision Admit(const Request& request, const std::vector<GpuSnapshot>& gpus, con
 
   Wait wait;
   wait.needs = {*mode, count, {}};
-  for (const GpuSnapshot* gpu : *possible) wait.needs.bytes[gpu->uuid] = NeededBytes(request, *gpu);
+  for (const GpuSnapshot* gpu : *possible) wait.needs.bytes[gpu->uuid] = NeededBytes(request, *mode, *gpu);
   wait.reason = QuotaInUse(request, *mode, *possible, count, rules.bounds);
   wait.for_quota = !wait.reason.empty();
   if (wait.for_quota) return wait;
@@ -365,6 +405,12 @@ Decision Admit(const Request& request, const std::vector<GpuSnapshot>& gpus, con
     wait.reason += *why;
   }
   Order(fitting, request, *mode, rules.fill);
+  if (*mode == Mode::kMps) {
+    if (auto apart = KeepToOneDomain(fitting, count, listed); !apart.empty()) {
+      wait.reason = apart;
+      return wait;
+    }
+  }
   Candidates chosen = Choose(fitting, count, request, *mode, rules.bounds);
   if (chosen.size() < count)
     chosen =

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/context_cost.h"
+#include "core/mps.h"
 #include "core/promise.h"
 #include "core/quota.h"
 
@@ -31,6 +32,7 @@ struct GpuSnapshot {
   uint64_t promisable_bytes = 0;
   std::optional<Mode> mode;  // nullopt: no tenant
   size_t tenants = 0;
+  MpsSnapshot mps = {};
   ContextCost context;
   // Why no promise is made on this GPU at all: another daemon owns its ledger,
   // or it does not answer. Then `closed_error` says so; else its message is empty.

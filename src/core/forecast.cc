@@ -59,7 +59,7 @@ std::optional<Forecast::Time> Forecast::EarliestOn(const Gpu& gpu, Mode mode, ui
   std::optional<Time> earliest = now_;
   for (auto it = gpu.tenants.rbegin(); it != gpu.tenants.rend(); ++it) {
     others = Plus(others, it->bytes);
-    const bool beside = mode == Mode::kTimeslice && it->mode == Mode::kTimeslice;
+    const bool beside = Shares(mode) && it->mode == mode;
     if (beside && bytes <= Minus(room, others)) continue;
     // Not beside this one nor those that end after it.
     earliest = it->ends_by;
@@ -70,6 +70,8 @@ std::optional<Forecast::Time> Forecast::EarliestOn(const Gpu& gpu, Mode mode, ui
 
 std::optional<Forecast::Time> Forecast::Earliest(const Needs& needs,
                                                  const std::map<gpu::Uuid, Time>& not_before) const {
+  // It may wait for a client slot or a control daemon as well, which no limit of time tells.
+  if (needs.mode == Mode::kMps) return std::nullopt;
   std::vector<Time> times;
   for (const auto& [uuid, bytes] : needs.bytes) {
     const auto gpu = gpus_.find(uuid);

@@ -11,8 +11,17 @@ std::string_view Name(Mode mode) {
       return "exclusive";
     case Mode::kTimeslice:
       return "timeslice";
+    case Mode::kMps:
+      return "mps";
   }
   return "?";
+}
+
+std::optional<Mode> FindMode(std::string_view name) {
+  for (const Mode mode : kModes) {
+    if (Name(mode) == name) return mode;
+  }
+  return std::nullopt;
 }
 
 std::string_view Name(Isolation isolation) {

@@ -19,8 +19,12 @@
 namespace gpumux::core {
 
 // How a GPU is shared. A GPU has one mode at a time, and none while it is empty.
-enum class Mode { kExclusive, kTimeslice };
+enum class Mode { kExclusive, kTimeslice, kMps };
+inline constexpr Mode kModes[] = {Mode::kExclusive, Mode::kTimeslice, Mode::kMps};
 std::string_view Name(Mode mode);
+std::optional<Mode> FindMode(std::string_view name);
+// Several tenants may have the GPU in this mode.
+constexpr bool Shares(Mode mode) { return mode != Mode::kExclusive; }
 
 enum class Isolation {
   kNone,   // a neighbour's GPU fault may end this tenant
@@ -41,6 +45,11 @@ struct Request {
   std::optional<Mode> mode;             // nullopt: auto
   Isolation isolation = Isolation::kFault;
   std::optional<Fill> fill;  // nullopt: as the policy says
+  // Of mode mps alone: the most of a GPU's multiprocessors, above 0 and up to 1;
+  // the processes that may be clients at once; below normal in the block scheduler.
+  std::optional<double> share_ceiling;
+  unsigned processes = 1;
+  bool best_effort = false;
   // It is stopped after so long.
   std::optional<std::chrono::nanoseconds> time_limit;
   // Whose it is, by the system's databases: the policy's quotas go by these.

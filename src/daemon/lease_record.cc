@@ -18,13 +18,6 @@ ProcessName ReadProcess(const Json& json) {
   return {json.at("pid").get<pid_t>(), json.at("start_time").get<uint64_t>()};
 }
 
-std::optional<core::Mode> ReadMode(const std::string& name) {
-  for (const core::Mode mode : {core::Mode::kExclusive, core::Mode::kTimeslice}) {
-    if (core::Name(mode) == name) return mode;
-  }
-  return std::nullopt;
-}
-
 Result<LeaseRecord> Read(const Json& json) {
   LeaseRecord record;
   if (json.at("version").get<int>() != kVersion) return Fail(Code::kInvalid, "of another version");
@@ -32,7 +25,7 @@ Result<LeaseRecord> Read(const Json& json) {
   record.uid = json.at("uid").get<uid_t>();
   record.run = ReadProcess(json.at("run"));
   if (json.contains("child")) record.child = ReadProcess(json.at("child"));
-  const auto mode = ReadMode(json.at("mode").get<std::string>());
+  const auto mode = core::FindMode(json.at("mode").get<std::string>());
   if (!mode) return Fail(Code::kInvalid, "an unknown mode");
   record.mode = *mode;
   record.mode_reason = json.at("mode_reason").get<std::string>();

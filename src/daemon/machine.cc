@@ -70,7 +70,7 @@ core::GpuSnapshot GpuState::Snapshot() const {
                                 ? DescribeOwner(device.index, *other_owner)
                                 : Error{Code::kUnavailable, "the ledger of the GPU could not be claimed", ""};
   }
-  for (const core::Mode each : {core::Mode::kExclusive, core::Mode::kTimeslice}) {
+  for (const core::Mode each : core::kModes) {
     const Status status = modes::ModeOf(each).Supports(compute_mode);
     if (!status) snapshot.forbidden_modes[each] = status.error();
   }

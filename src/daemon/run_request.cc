@@ -20,6 +20,7 @@ constexpr size_t kMaxLabels = 64;
 constexpr size_t kMaxLabelBytes = 256;
 constexpr size_t kMaxArguments = 16384;
 constexpr uint64_t kMaxBytes = 1ull << 60;
+constexpr uint64_t kMaxProcesses = 4096;
 constexpr double kMaxSeconds = 10.0 * 365 * 86400;
 // Deeper than any message of ours; the parser itself recurses.
 constexpr int kMaxDepth = 8;
@@ -128,15 +129,12 @@ Status ReadGpus(const Json& object, core::Request& ask) {
 Status ReadMode(const Json& object, core::Request& ask) {
   auto mode = Text(object, "mode", 32);
   if (!mode) return tl::unexpected(mode.error());
-  if (*mode == "exclusive")
-    ask.mode = core::Mode::kExclusive;
-  else if (*mode == "timeslice")
-    ask.mode = core::Mode::kTimeslice;
-  else if (*mode == "turns" || *mode == "mps" || *mode == "mig")
+  ask.mode = core::FindMode(*mode);
+  if (*mode == "turns" || *mode == "mig")
     return Fail(Code::kUnsupported, "mode " + *mode + " is not built yet",
-                "use auto, timeslice or exclusive");
-  else if (!mode->empty() && *mode != "auto")
-    return Bad("mode", "must be auto, exclusive or timeslice");
+                "use auto, timeslice, mps or exclusive");
+  if (!ask.mode && !mode->empty() && *mode != "auto")
+    return Bad("mode", "must be auto, exclusive, timeslice or mps");
 
   auto isolate = Text(object, "isolate", 32);
   if (!isolate) return tl::unexpected(isolate.error());
@@ -146,6 +144,32 @@ Status ReadMode(const Json& object, core::Request& ask) {
     ask.isolation = core::Isolation::kFull;
   else if (!isolate->empty() && *isolate != "fault")
     return Bad("isolate", "must be none, fault or full");
+  return {};
+}
+
+// What mode mps alone keeps.
+Status ReadMps(const Json& object, core::Request& ask) {
+  const Json& share = Member(object, "share_ceiling");
+  const Json& processes = Member(object, "processes");
+  auto priority = Text(object, "priority", 32);
+  if (!priority) return tl::unexpected(priority.error());
+  if (!priority->empty() && *priority != "normal" && *priority != "best-effort")
+    return Bad("priority", "must be normal or best-effort");
+  ask.best_effort = *priority == "best-effort";
+  if (!share.is_null()) {
+    // Written so that NaN fails too.
+    if (!share.is_number() || !(share.get<double>() > 0 && share.get<double>() <= 1))
+      return Bad("share_ceiling", "must be a ratio above 0 and up to 1");
+    ask.share_ceiling = share.get<double>();
+  }
+  if (!processes.is_null()) {
+    if (!processes.is_number_unsigned() || processes.get<uint64_t>() == 0 ||
+        processes.get<uint64_t>() > kMaxProcesses)
+      return Bad("processes", fmt::format("must be a whole number from 1 to {}", kMaxProcesses));
+    ask.processes = processes.get<unsigned>();
+  }
+  if (ask.mode != core::Mode::kMps && (ask.best_effort || ask.share_ceiling || ask.processes > 1))
+    return Fail(Code::kUnsupported, "a share, a priority and a number of processes need mode mps", "");
   return {};
 }
 
@@ -238,6 +262,7 @@ Result<RunRequest> Read(const Json& json) {
   request.near_gpu = *affinity == "auto";
   if (Status status = ReadGpus(json, request.ask); !status) return tl::unexpected(status.error());
   if (Status status = ReadMode(json, request.ask); !status) return tl::unexpected(status.error());
+  if (Status status = ReadMps(json, request.ask); !status) return tl::unexpected(status.error());
   if (Status status = ReadPlace(json, request.ask); !status) return tl::unexpected(status.error());
   if (Status status = ReadCommand(json, request); !status) return tl::unexpected(status.error());
   if (Status status = ReadLabels(json, request); !status) return tl::unexpected(status.error());

@@ -2,6 +2,7 @@
 #include "modes/sharing_mode.h"
 
 #include "modes/exclusive/exclusive.h"
+#include "modes/mps/mps.h"
 #include "modes/timeslice/timeslice.h"
 
 namespace gpumux::modes {
@@ -9,7 +10,15 @@ namespace gpumux::modes {
 const SharingMode& ModeOf(core::Mode mode) {
   static const Exclusive exclusive;
   static const Timeslice timeslice;
-  if (mode == core::Mode::kExclusive) return exclusive;
+  static const Mps mps;
+  switch (mode) {
+    case core::Mode::kExclusive:
+      return exclusive;
+    case core::Mode::kMps:
+      return mps;
+    case core::Mode::kTimeslice:
+      break;
+  }
   return timeslice;
 }
 

@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/mps_domain.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "base/log.h"
+#include "base/process.h"
+
+namespace gpumux::daemon {
+
+namespace {
+
+constexpr Time kStartLimit = std::chrono::seconds(30);
+constexpr Time kStep = std::chrono::milliseconds(50);
+// The state is asked for when the server's log has grown, and this often at least.
+constexpr Time kAskEvery = std::chrono::seconds(10);
+constexpr char kGpusFile[] = "/gpus";
+
+std::vector<pid_t> Pids(const std::string& text) {
+  std::vector<pid_t> pids;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    pid_t pid = 0;
+    const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), pid);
+    if (error == std::errc() && end == line.data() + line.size() && pid > 1) pids.push_back(pid);
+  }
+  return pids;
+}
+
+std::string Joined(const std::vector<gpu::Uuid>& gpus) {
+  std::string text;
+  for (const gpu::Uuid& gpu : gpus) text += (text.empty() ? "" : ",") + gpu.ToString();
+  return text;
+}
+
+Status MakeDirectory(const std::string& path, mode_t mode) {
+  // Its folder is the daemon's own, so nobody else can have put something there.
+  if (::mkdir(path.c_str(), mode) != 0 && errno != EEXIST)
+    return gpumux::Fail(Code::kUnavailable, fmt::format("cannot make {}: {}", path, std::strerror(errno)));
+  if (::chmod(path.c_str(), mode) != 0)
+    return gpumux::Fail(Code::kUnavailable, fmt::format("cannot change {}: {}", path, std::strerror(errno)));
+  return {};
+}
+
+}  // namespace
+
+std::string_view Name(MpsDomain::State state) {
+  switch (state) {
+    case MpsDomain::State::kStarting:
+      return "starting";
+    case MpsDomain::State::kActive:
+      return "active";
+    case MpsDomain::State::kRecovering:
+      return "recovering";
+    case MpsDomain::State::kSilent:
+      return "silent";
+    case MpsDomain::State::kEnding:
+      return "ending";
+    case MpsDomain::State::kGone:
+      return "gone";
+  }
+  return "?";
+}
+
+MpsDomain::MpsDomain(EventLoop& loop, const Clock& clock, const MpsPrograms& programs, Place place,
+                     std::vector<gpu::Uuid> gpus)
+    : loop_(loop),
+      clock_(clock),
+      programs_(programs),
+      place_(std::move(place)),
+      gpus_(std::move(gpus)),
+      control_(loop, programs, place_.dir + "/pipe", place_.dir + "/log") {}
+
+MpsDomain::~MpsDomain() = default;
+
+bool MpsDomain::Serves(const gpu::Uuid& gpu) const {
+  return std::find(gpus_.begin(), gpus_.end(), gpu) != gpus_.end();
+}
+
+std::string MpsDomain::NotNow() const {
+  switch (state_) {
+    case State::kActive:
+    case State::kStarting:
+      return "";
+    case State::kRecovering:
+      return "its MPS server recovers, once the clients of before have ended";
+    case State::kSilent:
+      return fmt::format("its MPS control daemon (pid {}) does not answer", daemon_pid());
+    case State::kEnding:
+    case State::kGone:
+      return "its MPS control daemon is ending";
+  }
+  return "";
+}
+
+void MpsDomain::Set(State state) {
+  if (state_ == state) return;
+  LogInfo("MPS of {}: {}", Joined(gpus_), Name(state));
+  state_ = state;
+  if (on_change) loop_.Post(on_change);
+}
+
+void MpsDomain::Fail(const Error& error) {
+  step_ = {};
+  failure_ = error;
+  Set(State::kGone);
+}
+
+Status MpsDomain::MakeDirectories() const {
+  // Programs of other users write into the pipe directory's socket, so must reach it.
+  const mode_t mode = place_.for_everyone ? 0755 : 0700;
+  for (const std::string& path : {place_.dir, control_.pipe_dir(), control_.log_dir()}) {
+    if (Status made = MakeDirectory(path, mode); !made) return made;
+  }
+  std::ofstream file(place_.dir + kGpusFile, std::ios::trunc);
+  file << Joined(gpus_) << '\n';
+  file.close();
+  if (!file) return gpumux::Fail(Code::kUnavailable, fmt::format("cannot write {}{}", place_.dir, kGpusFile));
+  return {};
+}
+
+Result<std::vector<gpu::Uuid>> MpsDomain::ReadGpus(const std::string& dir) {
+  std::ifstream file(dir + kGpusFile);
+  std::string line;
+  std::getline(file, line);
+  std::istringstream words(line);
+  std::vector<gpu::Uuid> gpus;
+  for (std::string word; std::getline(words, word, ',') && gpus.size() < 64;) {
+    const auto uuid = gpu::ParseUuid(word);
+    if (!uuid) return gpumux::Fail(Code::kInvalid, dir + " names no GPU");
+    gpus.push_back(*uuid);
+  }
+  if (gpus.empty()) return gpumux::Fail(Code::kNotFound, dir + " is of no MPS control daemon");
+  return gpus;
+}
+
+void MpsDomain::Start() {
+  deadline_ = clock_.Now() + kStartLimit;
+  if (Status made = MakeDirectories(); !made) return Fail(made.error());
+  control_.Ask("get_server_list", [this](const Result<std::string>& answer) {
+    // One of an earlier gpumuxd.
+    if (answer) return StartServer();
+    if (answer.error().code == Code::kTimeout && control_.DaemonPid() != 0) return Silent();
+    StartDaemon();
+  });
+}
+
+void MpsDomain::StartDaemon() {
+  control_.StartDaemon(Joined(gpus_), [this](const Result<std::string>& answer) {
+    if (!answer)
+      return Fail({answer.error().code, "the MPS control daemon did not start: " + answer.error().message,
+                   "see control.log in " + control_.log_dir()});
+    StartServer();
+  });
+}
+
+void MpsDomain::Await(void (MpsDomain::*step)()) {
+  if (deadline_ && clock_.Now() > *deadline_) {
+    return Fail({Code::kUnavailable, "the MPS server did not get ready",
+                 "see control.log and server.log in " + control_.log_dir()});
+  }
+  step_ = loop_.After(kStep, [this, step] {
+    step_ = {};
+    (this->*step)();
+  });
+}
+
+void MpsDomain::StartServer() {
+  daemon_ = Watch(control_.DaemonPid(), &MpsDomain::DaemonDied);
+  control_.Ask("get_server_list", [this](const Result<std::string>& answer) {
+    // The control daemon may have died meanwhile, before or after its server.
+    if (!answer) return control_.DaemonPid() == 0 ? StartDaemon() : Await(&MpsDomain::StartServer);
+    if (!Pids(*answer).empty()) return FindServer();
+    const uid_t uid = programs_.every_user ? 0 : ::geteuid();
+    control_.Ask(fmt::format("start_server -uid {}", uid),
+                 [this](const Result<std::string>&) { Await(&MpsDomain::FindServer); });
+  });
+}
+
+void MpsDomain::FindServer() {
+  control_.Ask("get_server_list", [this](const Result<std::string>& answer) {
+    const auto pids = answer ? Pids(*answer) : std::vector<pid_t>();
+    if (pids.empty()) return Await(&MpsDomain::FindServer);
+    if (!server_ || server_->pid != pids[0]) server_ = Watch(pids[0], &MpsDomain::ServerDied);
+    if (!server_) return Await(&MpsDomain::FindServer);
+    AskState();
+  });
+}
+
+void MpsDomain::AskState() {
+  if (asking_ || !server_) return;
+  asking_ = true;
+  asked_at_ = clock_.Now();
+  // Before the answer: what is written after it is news.
+  log_seen_ = LogBytes();
+  control_.Ask(fmt::format("get_server_status {}", server_->pid), [this](const Result<std::string>& answer) {
+    asking_ = false;
+    TookState(answer);
+  });
+}
+
+void MpsDomain::TookState(const Result<std::string>& answer) {
+  if (state_ == State::kEnding || state_ == State::kGone) return;
+  if (!answer) {
+    if (answer.error().code == Code::kTimeout) return Silent();
+    if (state_ == State::kStarting) Await(&MpsDomain::FindServer);
+    return;
+  }
+  if (answer->starts_with("ACTIVE")) {
+    deadline_.reset();
+    return Set(State::kActive);
+  }
+  const bool fault = answer->starts_with("FAULT");
+  if (fault && state_ != State::kRecovering) {
+    ++faults_;
+    if (on_lost_work) on_lost_work(true);
+  }
+  if (fault) {
+    deadline_.reset();  // until the last of its clients has ended, however long that takes
+    Set(State::kRecovering);
+  }
+  Await(&MpsDomain::AskState);
+}
+
+void MpsDomain::Tick() {
+  if (state_ != State::kActive && state_ != State::kSilent) return;
+  if (LogBytes() != log_seen_ || clock_.Now() - asked_at_ >= kAskEvery) AskState();
+}
+
+uint64_t MpsDomain::LogBytes() const {
+  struct stat log {};
+  return ::stat((control_.log_dir() + "/server.log").c_str(), &log) == 0 ? static_cast<uint64_t>(log.st_size) : 0;
+}
+
+std::optional<MpsDomain::Watched> MpsDomain::Watch(pid_t pid, void (MpsDomain::*died)()) {
+  if (pid == 0) return std::nullopt;
+  auto pidfd = OpenPidfd(pid);
+  if (!pidfd) return std::nullopt;
+  Watched watched{pid, std::move(*pidfd), {}};
+  watched.death = loop_.OnReadable(watched.pidfd.get(), [this, died] { (this->*died)(); });
+  return watched;
+}
+
+// Its clients have error 806 for good (measured). A new one serves whoever comes.
+void MpsDomain::ServerDied() {
+  server_.reset();
+  if (state_ == State::kEnding || state_ == State::kGone) return;
+  if (state_ == State::kActive || state_ == State::kRecovering || state_ == State::kSilent) {
+    ++server_deaths_;
+    if (on_lost_work) on_lost_work(false);
+  }
+  Set(State::kRecovering);
+  deadline_ = clock_.Now() + kStartLimit;
+  Await(&MpsDomain::StartServer);
+}
+
+// Its server ends with it (measured), which is told by the server's own end.
+void MpsDomain::DaemonDied() {
+  daemon_.reset();
+  if (state_ == State::kGone) return;
+  if (state_ == State::kEnding) return Set(State::kGone);
+  LogWarning("the MPS control daemon of {} has died: starting another", Joined(gpus_));
+  Set(State::kRecovering);
+  deadline_ = clock_.Now() + kStartLimit;
+  Await(&MpsDomain::StartDaemon);
+}
+
+// Its clients go on, so it is not killed; one that was only stopped goes on too.
+void MpsDomain::Silent() {
+  if (!daemon_) daemon_ = Watch(control_.DaemonPid(), &MpsDomain::DaemonDied);
+  const auto stat = daemon_ ? ReadProcessStat(daemon_->pid) : Result<ProcessStat>(gpumux::Fail(Code::kNotFound, ""));
+  if (stat && stat->state == 'T') {
+    LogWarning("the MPS control daemon (pid {}) was stopped: SIGCONT", daemon_->pid);
+    ::kill(daemon_->pid, SIGCONT);
+  }
+  Set(State::kSilent);
+  Await(&MpsDomain::FindServer);
+}
+
+void MpsDomain::End() {
+  if (state_ == State::kEnding || state_ == State::kGone) return;
+  step_ = {};
+  Set(State::kEnding);
+  if (!daemon_) return Set(State::kGone);
+  const auto quit = [this](const Result<std::string>&) {
+    // The end itself is seen by its pidfd. One that does not obey has no clients to lose.
+    deadline_ = clock_.Now() + kStartLimit;
+    step_ = loop_.After(std::chrono::seconds(10), [this] {
+      if (server_) ::kill(server_->pid, SIGKILL);
+      if (daemon_) ::kill(daemon_->pid, SIGKILL);
+    });
+  };
+  control_.Ask("quit -t 2", quit);
+}
+
+void MpsDomain::AskClients(std::function<void(Result<std::set<pid_t>>)> answer) {
+  if (!server_) return answer(gpumux::Fail(Code::kUnavailable, "there is no MPS server"));
+  control_.Ask(fmt::format("get_client_list {}", server_->pid),
+               [answer = std::move(answer)](const Result<std::string>& text) {
+                 if (!text) return answer(tl::unexpected(text.error()));
+                 const auto pids = Pids(*text);
+                 answer(std::set<pid_t>(pids.begin(), pids.end()));
+               });
+}
+
+void MpsDomain::TerminateClient(pid_t pid, std::function<void(Status)> done) {
+  if (!server_) return done(gpumux::Fail(Code::kUnavailable, "there is no MPS server"));
+  control_.Ask(fmt::format("terminate_client {} {}", server_->pid, pid),
+               [done = std::move(done)](const Result<std::string>& text) {
+                 done(text ? Status() : Status(tl::unexpected(text.error())));
+               });
+}
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One control daemon of MPS, its server, and the GPUs that they share
+// (docs/design/mps.md).
+//
+//   starting ──▶ active ◀──▶ recovering      (a client's fault, or the server's death)
+//      │           │  └──────▶ silent        (the control daemon does not answer)
+//      ▼           ▼
+//    failed      ending ──▶ gone
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/unique_fd.h"
+#include "daemon/mps_control.h"
+#include "daemon/tenant.h"
+#include "gpu/uuid.h"
+
+namespace gpumux::daemon {
+
+class MpsDomain {
+ public:
+  enum class State { kStarting, kActive, kRecovering, kSilent, kEnding, kGone };
+
+  struct Place {
+    std::string dir;           // its own; with `pipe`, `log` and a file with its GPUs
+    bool for_everyone = false;
+  };
+
+  MpsDomain(EventLoop& loop, const Clock& clock, const MpsPrograms& programs, Place place,
+            std::vector<gpu::Uuid> gpus);
+  ~MpsDomain();
+
+  // Told each change, from the loop: what `state` says then.
+  std::function<void()> on_change;
+  // The server's clients have an error for good: by a fault on the GPU, or by the server's death.
+  std::function<void(bool fault)> on_lost_work;
+
+  // Starts it, or takes over one that answers in this place. The directory and
+  // the file with its GPUs are made here.
+  void Start();
+  // A domain that failed to start is kGone, and this says why.
+  const std::optional<Error>& failure() const { return failure_; }
+
+  // Looks after it; once a second.
+  void Tick();
+  // Ends daemon and server; with clients these are ended too, after `patience`.
+  void End();
+  // The clients that the server has now: asks, and calls back.
+  void AskClients(std::function<void(Result<std::set<pid_t>>)> answer);
+  // The server ends the client's work; it may be killed then. Calls back when
+  // that is done or cannot be.
+  void TerminateClient(pid_t pid, std::function<void(Status)> done);
+
+  State state() const { return state_; }
+  // Why nobody new can start just now; empty: they can.
+  std::string NotNow() const;
+  const std::vector<gpu::Uuid>& gpus() const { return gpus_; }
+  bool Serves(const gpu::Uuid& gpu) const;
+  pid_t server_pid() const { return server_ ? server_->pid : 0; }
+  pid_t daemon_pid() const { return daemon_ ? daemon_->pid : 0; }
+  const std::string& dir() const { return place_.dir; }
+  std::string PipeDirectory() const { return control_.pipe_dir(); }
+  std::string LogDirectory() const { return control_.log_dir(); }
+  unsigned faults() const { return faults_; }
+  unsigned server_deaths() const { return server_deaths_; }
+
+  // The GPUs of a domain whose directory this is.
+  static Result<std::vector<gpu::Uuid>> ReadGpus(const std::string& dir);
+
+ private:
+  // A process that is not our child, until its end.
+  struct Watched {
+    pid_t pid = 0;
+    UniqueFd pidfd;
+    EventLoop::Watch death;
+  };
+
+  void Set(State state);
+  void Fail(const Error& error);
+  Status MakeDirectories() const;
+  void StartDaemon();
+  void StartServer();
+  void FindServer();
+  void AskState();
+  void TookState(const Result<std::string>& answer);
+  void Await(void (MpsDomain::*step)());
+  std::optional<Watched> Watch(pid_t pid, void (MpsDomain::*died)());
+  void ServerDied();
+  void DaemonDied();
+  void Silent();
+  uint64_t LogBytes() const;
+
+  EventLoop& loop_;
+  const Clock& clock_;
+  const MpsPrograms& programs_;
+  Place place_;
+  std::vector<gpu::Uuid> gpus_;
+  MpsControl control_;
+  State state_ = State::kStarting;
+  std::optional<Error> failure_;
+  std::optional<Watched> daemon_, server_;
+  std::optional<Time> deadline_;  // of what is awaited
+  EventLoop::Watch step_;
+  bool asking_ = false;
+  uint64_t log_seen_ = 0;
+  Time asked_at_{};
+  unsigned faults_ = 0, server_deaths_ = 0;
+};
+
+std::string_view Name(MpsDomain::State state);
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/mps.h"
+#include "daemon/events.h"
+#include "daemon/machine.h"
+#include "daemon/mps_domain.h"
+#include "daemon/tenants.h"
+
+namespace gpumux::daemon {
+
+struct MpsSettings {
+  std::string dir;  // its own, below the daemon's
+  bool for_everyone = false;
+  Time idle_time = std::chrono::seconds(30);  // that a domain without tenants stays
+};
+
+// MPS on this machine: which control daemons there are, and who is served by which.
+class MpsService {
+ public:
+  MpsService(Machine& machine, Tenants& tenants, EventLog& events, EventLoop& loop, const Clock& clock,
+             MpsSettings settings);
+  ~MpsService();
+
+  // Domains that an earlier daemon left. Before its leases are taken over.
+  void TakeOver();
+  // Calls back, from the loop, when a domain serves all of these GPUs: then a
+  // program may be started, or it says why not.
+  void Prepare(const std::vector<gpu::Uuid>& gpus, std::function<void(Status)> ready);
+  // What a client of the tenant gets in its environment; empty for other modes.
+  std::map<std::string, std::string> EnvironmentOf(const Tenant& tenant) const;
+  // As far as tenants of a GPU are clients of MPS.
+  core::MpsSnapshot Snapshot(size_t gpu_index) const;
+  // Of each tenant: why one of its processes is not served as was promised; empty: it is.
+  std::string WhyNotEnforced(const Tenant& tenant, const Member& member) const;
+  // As MpsDomain's, of the domain that serves the tenant.
+  void TerminateClient(const Tenant& tenant, pid_t pid, std::function<void(Status)> done);
+
+  void Tick();
+  // Ends domains without tenants now. When the daemon leaves.
+  void EndUnused();
+  bool Idle() const { return domains_.empty(); }
+  const std::vector<std::unique_ptr<MpsDomain>>& domains() const { return domains_; }
+  MpsDomain* Find(const gpu::Uuid& gpu) const;
+
+  // Work of the domain's clients is lost: by a fault, or with the server.
+  std::function<void(const MpsDomain& domain, bool fault)> on_lost_work;
+  // Somebody may start now who could not before.
+  std::function<void()> on_room;
+
+ private:
+  struct Awaiting {
+    std::vector<gpu::Uuid> gpus;
+    std::function<void(Status)> ready;
+  };
+  MpsDomain& Add(std::vector<gpu::Uuid> gpus, const std::string& dir);
+  MpsDomain* Serving(const std::vector<gpu::Uuid>& gpus) const;
+  std::string FreeDirectory(const gpu::Uuid& first) const;
+  bool HasTenants(const MpsDomain& domain) const;
+  void Changed();
+  // Tells those who wait for a domain. False: none could be told.
+  bool TellOne();
+  void NoteServers();
+
+  Machine& machine_;
+  Tenants& tenants_;
+  EventLog& events_;
+  EventLoop& loop_;
+  const Clock& clock_;
+  MpsSettings settings_;
+  MpsPrograms programs_;
+  std::vector<std::unique_ptr<MpsDomain>> domains_;
+  std::map<const MpsDomain*, Time> unused_since_;
+  std::vector<Awaiting> awaiting_;
+};
+
+}  // namespace gpumux::daemon
