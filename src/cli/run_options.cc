@@ -122,57 +122,73 @@ Result<double> Percent(const std::string& option, const std::string& text) {
   return Wrong(option, text, "is not a percentage", fmt::format("write for example {} 40%", option));
 }
 
-// Options of the product that need a mode this version does not have. Their
-// values are judged first: a wrong value is a usage error everywhere.
-Status CheckLater(const ParsedCommandLine& line, const RunOptions& options) {
-  if (const auto share = line.Value("--share")) {
-    const size_t colon = share->find(':');
-    const auto low = Percent("--share", share->substr(0, colon));
-    if (!low) return tl::unexpected(low.error());
-    if (colon != std::string::npos) {
-      const auto high = Percent("--share", share->substr(colon + 1));
-      if (!high) return tl::unexpected(high.error());
-      if (*high < *low)
-        return Wrong("--share", *share, "the ceiling is below the minimum",
-                     "write for example --share 40%:60%");
-    }
+Status TakeShare(const std::string& text, RunOptions& options) {
+  const size_t colon = text.find(':');
+  const auto low = Percent("--share", text.substr(0, colon));
+  if (!low) return tl::unexpected(low.error());
+  options.share = *low;
+  if (colon == std::string::npos) return {};
+  const auto high = Percent("--share", text.substr(colon + 1));
+  if (!high) return tl::unexpected(high.error());
+  if (*high < *low)
+    return Wrong("--share", text, "the ceiling is below the minimum", "write for example --share 40%:60%");
+  options.share_ceiling = *high;
+  return {};
+}
+
+Status TakeProcesses(const std::string& text, RunOptions& options) {
+  unsigned count = 0;
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), count);
+  if (parsed.ec != std::errc() || parsed.ptr != text.data() + text.size() || count < 1 || count > 4096) {
+    return Wrong("--processes", text, "is not a number from 1 to 4096", "write for example --processes 4");
+  }
+  options.processes = count;
+  return {};
+}
+
+// What its mode cannot keep is never dropped silently. Values were judged
+// before: a wrong one is a usage error everywhere.
+Status CheckMode(const ParsedCommandLine& line, RunOptions& options) {
+  const bool mps = options.mode == "mps";
+  if (options.share && !mps) {
     return Fail(
         Code::kUnsupported,
         fmt::format(
             "--share {} cannot be kept: in timeslice the driver gives every tenant an equal part of the time",
-            *share),
-        "leave out --share; the modes that keep one, turns and mps, are not in this version");
+            *line.Value("--share")),
+        "leave out --share; --mode mps has a ceiling, and mode turns is not in this version");
   }
-  if (const auto priority = line.Value("--priority")) {
-    std::string word;
-    if (const Status s = TakeWord("--priority", *priority, {"latency", "normal", "best-effort"}, word); !s)
-      return s;
-    if (word != "normal") {
-      return Fail(
-          Code::kUnsupported,
-          fmt::format("--priority {} cannot be kept: in timeslice the driver treats all tenants alike", word),
-          "leave out --priority; the gate that keeps one is not in this version");
-    }
+  if (options.share_ceiling) {
+    return Fail(
+        Code::kUnsupported,
+        fmt::format("--share {} cannot be kept: in mps a share is a ceiling, and no minimum",
+                    *line.Value("--share")),
+        fmt::format("write --share {}", line.Value("--share")->substr(line.Value("--share")->find(':') + 1)));
   }
-  if (const auto processes = line.Value("--processes")) {
-    unsigned count = 0;
-    const auto parsed = std::from_chars(processes->data(), processes->data() + processes->size(), count);
-    if (parsed.ec != std::errc() || parsed.ptr != processes->data() + processes->size() || count < 1 ||
-        count > 4096) {
-      return Wrong("--processes", *processes, "is not a number from 1 to 4096",
-                   "write for example --processes 4");
-    }
-    return Fail(Code::kUnsupported, "--processes is for mode mps, which is not in this version",
+  if (options.priority == "latency" || (options.priority == "best-effort" && !mps)) {
+    return Fail(Code::kUnsupported,
+                fmt::format("--priority {} cannot be kept: in {} the driver treats all tenants alike",
+                            options.priority, mps ? "mps" : "timeslice"),
+                "leave out --priority; the gate that keeps one is not in this version");
+  }
+  if (options.processes && !mps) {
+    return Fail(Code::kUnsupported, "--processes is for --mode mps alone",
                 "leave it out: in timeslice a tenant's memory is one sum over all its processes");
   }
-  if (options.mode == "turns" || options.mode == "mps" || options.mode == "mig") {
+  if (options.mode == "turns" || options.mode == "mig") {
     return Fail(Code::kUnsupported, fmt::format("--mode {} is not in this version", options.mode),
-                "use --mode timeslice, exclusive or auto");
+                "use --mode timeslice, mps, exclusive or auto");
   }
   if (options.isolate == "full") {
     return Fail(Code::kUnsupported, "--isolate full needs mode mig, which is not in this version",
                 "use --isolate fault, or --mode exclusive for a GPU without neighbours");
   }
+  if (mps && line.Has("--isolate") && options.isolate != "none") {
+    return Fail(Code::kUnsupported,
+                "mps cannot isolate: a neighbour's GPU fault ends the work of every client of its server",
+                "leave out --isolate if these programs may take each other down, or use --mode timeslice");
+  }
+  if (mps) options.isolate = "none";
   return {};
 }
 
@@ -248,12 +264,12 @@ const CommandSpec& RunSpec() {
            {"--mode",
             Takes::kValue,
             "MODE",
-            "auto, exclusive, timeslice (turns, mps, mig: later versions)",
-            {"auto", "exclusive", "timeslice"}},
+            "auto, exclusive, timeslice, mps (turns, mig: later versions)",
+            {"auto", "exclusive", "timeslice", "mps"}},
            {"--isolate",
             Takes::kValue,
             "WHAT",
-            "none or fault (default): a neighbour's GPU fault must not reach this program",
+            "none (implied by mps) or fault (default): a neighbour's GPU fault must not reach this program",
             {"none", "fault"}},
            {"--cpu-affinity",
             Takes::kValue,
@@ -262,13 +278,15 @@ const CommandSpec& RunSpec() {
             {"auto", "none"}},
            {"--strict", Takes::kNothing, "", "no GPU for the program unless the promise is enforced"},
            {"--no-strict", Takes::kNothing, "", "not so, though it is configured"},
-           {"--share", Takes::kValue, "P[:Q]", "share of compute (later versions)"},
+           {"--share", Takes::kValue, "P",
+            "in mode mps: at most this part of the GPU's multiprocessors; 40%"},
            {"--priority",
             Takes::kValue,
             "P",
-            "latency, normal or best-effort (only normal in this version)",
-            {"normal"}},
-           {"--processes", Takes::kValue, "N", "processes of the program under mps (later versions)"},
+            "normal, or in mode mps best-effort: its blocks come after those of others",
+            {"normal", "best-effort"}},
+           {"--processes", Takes::kValue, "N",
+            "in mode mps: processes that use the GPU at once; each may take its part of --mem"},
            {"--json", Takes::kNothing, "", "closing record as one JSON object on stderr"},
            {"--summary", Takes::kNothing, "", "closing line on stderr even if it is no terminal"},
            {"--no-summary", Takes::kNothing, "", "only at a terminal, though it is configured"},
@@ -284,7 +302,8 @@ const CommandSpec& RunSpec() {
           "  gpumux run --mem 40GiB -- python3 serve.py\n"
           "  gpumux run --mem 20GiB:60GiB --name train --wait=30m -- python3 train.py\n"
           "  gpumux run --mem 50% --gpu auto:2 --no-wait -- ./simulate\n"
-          "  gpumux run --mode exclusive -- ./benchmark\n",
+          "  gpumux run --mode exclusive -- ./benchmark\n"
+          "  gpumux run --mode mps --mem 10GiB --share 40% -- python3 infer.py\n",
       .words = CommandSpec::Words::kProgram};
   return spec;
 }
@@ -318,6 +337,11 @@ Result<RunOptions> ParseRunOptions(const std::vector<std::string>& arguments,
   take("--isolate", [&](const std::string& v) {
     return TakeWord("--isolate", v, {"none", "fault", "full"}, options.isolate);
   });
+  take("--share", [&](const std::string& v) { return TakeShare(v, options); });
+  take("--priority", [&](const std::string& v) {
+    return TakeWord("--priority", v, {"latency", "normal", "best-effort"}, options.priority);
+  });
+  take("--processes", [&](const std::string& v) { return TakeProcesses(v, options); });
   take("--place",
        [&](const std::string& v) { return TakeWord("--place", v, {"pack", "spread"}, options.place); });
   take("--cpu-affinity", [&](const std::string& v) {
@@ -346,7 +370,7 @@ Result<RunOptions> ParseRunOptions(const std::vector<std::string>& arguments,
   });
   if (!status) return tl::unexpected(status.error());
   if (const Status s = CheckTogether(*line, options); !s) return tl::unexpected(s.error());
-  if (const Status s = CheckLater(*line, options); !s) return tl::unexpected(s.error());
+  if (const Status s = CheckMode(*line, options); !s) return tl::unexpected(s.error());
   return options;
 }
 

@@ -27,6 +27,10 @@ struct RunOptions {
   std::optional<std::chrono::milliseconds> time;
   std::string mode = "auto";
   std::string isolate = "fault";
+  std::optional<double> share;          // of mode mps: a ceiling, above 0 and up to 1
+  std::optional<double> share_ceiling;  // the Q of P:Q, which no mode of this version keeps
+  std::string priority = "normal";
+  std::optional<unsigned> processes;
   std::string place;  // empty: as the machine's configuration says
   std::string cpu_affinity = "none";
   bool strict = false;

@@ -118,7 +118,9 @@ INSTANTIATE_TEST_SUITE_P(Options, RunCannotKeep,
                          ::testing::Values(Bad{{"--share", "40%"}, "--share 40% cannot be kept"},
                                            Bad{{"--share", "40%:60%"}, "cannot be kept"},
                                            Bad{{"--priority", "latency"}, "--priority latency"},
-                                           Bad{{"--mode", "mps"}, "--mode mps"},
+                                           Bad{{"--mode", "mps", "--share", "40%:60%"}, "no minimum"},
+                                           Bad{{"--mode", "mps", "--isolate", "fault"}, "cannot isolate"},
+                                           Bad{{"--priority", "best-effort"}, "--priority best-effort"},
                                            Bad{{"--mode", "turns"}, "--mode turns"},
                                            Bad{{"--mode", "mig"}, "--mode mig"},
                                            Bad{{"--isolate", "full"}, "--isolate full"},
@@ -136,7 +138,7 @@ TEST(RunRequest, IsTheJsonOfTheProtocol) {
                               "--strict", "--place", "spread"});
   EXPECT_EQ(Json::parse(RunRequestJson(*options, "/work")), Json::parse(R"({
       "name":null,"command":["prog","arg"],"cwd":"/work","mem":{"bytes":10737418240},"mem_limit":{"ratio":0.5},
-      "gpus":{"count":2},"mode":"auto","isolate":"fault","place":"spread","cpu_affinity":"none","strict":true,"wait":true,
+      "gpus":{"count":2},"mode":"auto","isolate":"fault","share_ceiling":null,"processes":null,"priority":"normal","place":"spread","cpu_affinity":"none","strict":true,"wait":true,
       "wait_seconds":90.0,
       "time_seconds":null,"labels":{"a":"b"}})"));
   const auto plain = Parse({"--no-wait", "--gpu", "1", "--name", "n"});

@@ -16,6 +16,7 @@ struct ContextCost {
   uint64_t context_bytes = 0;       // on the process's own NVML figure, per context
   uint64_t driver_share_bytes = 0;  // of each context, on the device's figure alone
   uint64_t first_share_bytes = 0;   // once per GPU with any context, on the device's figure alone
+  uint64_t mps_server_bytes = 0;    // of a server of MPS, on the device's figure
   bool measured = false;            // false: a safe guess, until NVML has shown the cost
 
   // What a tenant is charged for one context, without the allowance.

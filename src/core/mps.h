@@ -18,8 +18,8 @@ struct MpsSnapshot {
   std::vector<gpu::Uuid> domain;  // all GPUs of the control daemon whose tenants this GPU has; empty: none
   unsigned clients = 0;           // slots that tenants have taken
   unsigned most_clients = 48;
-  uint64_t server_bytes = 0;   // that a server will take which is not there yet
-  std::string not_now;         // why nobody new may start just now; empty: they may
+  uint64_t server_bytes = 0;  // that a server will take which is not there yet
+  std::string not_now;        // why nobody new may start just now; empty: they may
 };
 
 // Clients that one GPU can have, by the driver: 48, and 60 from branch 590 on.

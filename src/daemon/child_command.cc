@@ -56,8 +56,8 @@ int Spawn(const ChildCommand::Spec& spec, int input, int output, pid_t* pid) {
   posix_spawnattr_setsigmask(&attributes, &none);
   posix_spawnattr_setsigdefault(&attributes, &all);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSID);
-  const int error = ::posix_spawn(pid, spec.argv[0].c_str(), &files, &attributes,
-                                  Pointers(spec.argv).data(), Pointers(spec.env).data());
+  const int error = ::posix_spawn(pid, spec.argv[0].c_str(), &files, &attributes, Pointers(spec.argv).data(),
+                                  Pointers(spec.env).data());
   posix_spawn_file_actions_destroy(&files);
   posix_spawnattr_destroy(&attributes);
   return error;
@@ -104,7 +104,8 @@ void ChildCommand::Read() {
     // Nobody can write any more: else the loop would call for ever.
     if (got == 0) readable_ = {};
     if (got <= 0) return;
-    outcome_.output.append(bytes, std::min<size_t>(static_cast<size_t>(got), kMaxOutput - outcome_.output.size()));
+    outcome_.output.append(bytes,
+                           std::min<size_t>(static_cast<size_t>(got), kMaxOutput - outcome_.output.size()));
   }
 }
 

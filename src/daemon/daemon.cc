@@ -17,6 +17,7 @@
 #include "daemon/ending.h"
 #include "daemon/events.h"
 #include "daemon/kept.h"
+#include "daemon/mps_service.h"
 #include "daemon/place.h"
 #include "daemon/process_tree.h"
 #include "daemon/refusals.h"
@@ -41,6 +42,8 @@ struct Daemon::Parts {
         leases(machine, tenants, monitor, events, loop, clock,
                {settings.paths.session_socket, settings.guard_library, settings.paths.store},
                settings.policy),
+        mps(machine, tenants, events, loop, clock,
+            {.dir = settings.paths.dir + "/mps", .for_everyone = settings.for_everyone}),
         keeper(loop, clock, settings.paths.keeper_socket, settings.keeper_program),
         turns(loop),
         sessions(machine, tenants, monitor, reaper, desk, reclaim, leases, turns, loop, clock),
@@ -62,6 +65,15 @@ struct Daemon::Parts {
       return reclaim.MakeRoom(tenant, process, gpu, bytes, own_limit);
     };
     leases.cannot_take_over = [](const Error& why) { EndForTheNextDaemon(why.ToString()); };
+    leases.prepare = [this](const Tenant& tenant, auto ready) {
+      std::vector<gpu::Uuid> gpus;
+      for (const core::Share& share : tenant.shares) gpus.push_back(share.gpu);
+      mps.Prepare(gpus, std::move(ready));
+    };
+    leases.environment_of = [this](const Tenant& tenant) { return mps.EnvironmentOf(tenant); };
+    leases.why_not_served = [this](const Tenant& tenant) { return mps.WhyNotEnforced(tenant); };
+    leases.mps_of = [this](size_t gpu_index) { return mps.Snapshot(gpu_index); };
+    mps.on_room = [this] { leases.ScheduleSoon(); };
     leases.make_room = [this](const auto& waiting) { return reclaim.MakeRoomFor(waiting); };
     reclaim.allocating = [this](core::ProcessKey process) { return desk.Waits(process); };
     leases.on_process = keeper.on_lost = [this] { keeper.Hold(WhatToKeep(machine, tenants)); };
@@ -114,8 +126,9 @@ struct Daemon::Parts {
     leases.Schedule();
     sessions.DropSilent();
     events.Tick();
+    mps.Tick();
     keeper.Hold(WhatToKeep(machine, tenants));
-    if (!leases.Idle())
+    if (!leases.Idle() || !mps.Idle())
       idle_since.reset();
     else if (!idle_since)
       idle_since = clock.Now();
@@ -129,6 +142,7 @@ struct Daemon::Parts {
 
   void Leave() {
     settings.service.Notify("STOPPING=1");
+    mps.EndUnused();
     loop.Stop();
   }
 
@@ -181,6 +195,7 @@ struct Daemon::Parts {
   CreditDesk desk;
   Reclaim reclaim;
   Leases leases;
+  MpsService mps;
   KeeperLink keeper;
   FairTurns turns;
   Sessions sessions;
@@ -203,6 +218,7 @@ Daemon::~Daemon() = default;
 Status Daemon::Start() {
   Parts& parts = *parts_;
   parts.machine.Start(parts.keeper.Take());
+  parts.mps.TakeOver();
   parts.leases.TakeOver();
   parts.keeper.Hold(WhatToKeep(parts.machine, parts.tenants));
   parts.monitor.RefreshAll();

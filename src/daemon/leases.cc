@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/kill_point.h"
 #include "base/log.h"
@@ -185,15 +186,38 @@ void Leases::Grant(uint64_t request_id, const core::Placement& placement) {
   for (const size_t gpu : added.gpus) monitor_.Publish(gpu);
   WatchTimeLimit(added);
   events_.Note(About(EventKind::kGranted, added, DescribeGrant(added, machine_), added.uid));
+  if (on_process) on_process();
+  if (added.mode != core::Mode::kMps) return TellGranted(added);
+  prepare(added, [this, id = added.id](const Status& ready) {
+    Tenant* tenant = tenants_.Find(id);
+    if (!tenant || tenant->child || tenant->child_ended) return;
+    if (ready)
+      TellGranted(*tenant);
+    else
+      GiveUp(*tenant, ready.error());
+  });
+}
+
+void Leases::TellGranted(Tenant& tenant) {
   // Not to another user's `run`: who has the socket can shut it down, or keep
   // the GPU's name when all is over. The keeper has it for those.
   std::vector<int> locks;
-  if (!IsStranger(added.uid))
-    for (const size_t gpu : added.gpus) locks.push_back(machine_.gpus()[gpu]->claim.get());
-  if (on_process) on_process();
-  const std::string granted = GrantedJson(added, machine_, settings_.session_socket, settings_.guard_library);
-  if (!send_granted(added.session, granted, locks)) HungUp(added.session);
+  if (!IsStranger(tenant.uid))
+    for (const size_t gpu : tenant.gpus) locks.push_back(machine_.gpus()[gpu]->claim.get());
+  const std::string granted =
+      GrantedJson(tenant, machine_, settings_.session_socket, settings_.guard_library,
+                  environment_of ? environment_of(tenant) : std::map<std::string, std::string>());
+  if (!send_granted(tenant.session, granted, locks)) HungUp(tenant.session);
   KillPoint("lease-told");
+}
+
+void Leases::GiveUp(Tenant& tenant, const Error& error) {
+  const uint64_t session = std::exchange(tenant.session, 0);
+  tenant.run_expected = false;
+  tenant.child_ended = true;
+  tenant.stop_reason = error.ToString();
+  CheckEnd(tenant);
+  if (session != 0) send_refused(session, error);
 }
 
 void Leases::WatchTimeLimit(Tenant& tenant) {

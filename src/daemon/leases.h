@@ -77,6 +77,15 @@ class Leases {
   // The session is over with it.
   std::function<void(uint64_t session, const Error& error)> send_refused;
 
+  // Mode mps: calls back when the tenant's program may be started, or why it cannot be.
+  std::function<void(const Tenant& tenant, std::function<void(Status)> ready)> prepare;
+  // What its program gets in its environment beyond the session's.
+  std::function<std::map<std::string, std::string>(const Tenant& tenant)> environment_of;
+  // What of its promise beyond memory is not in force; empty: nothing.
+  std::function<std::string(const Tenant& tenant)> why_not_served;
+  // What admission is to know of the GPU's MPS.
+  std::function<core::MpsSnapshot(size_t gpu_index)> mps_of;
+
   // Asks programs for memory that they only cache; those for whom an answer is awaited.
   std::function<std::set<uint64_t>(const std::deque<core::Queue::Waiting>&)> make_room;
 
@@ -133,6 +142,9 @@ class Leases {
                                      const core::Placement& placement, const std::vector<uint64_t>& held,
                                      uid_t by);
   void Grant(uint64_t request_id, const core::Placement& placement);
+  // Its `run` may start the program; or cannot, and the lease is over.
+  void TellGranted(Tenant& tenant);
+  void GiveUp(Tenant& tenant, const Error& error);
   void Refuse(uint64_t request_id, const Error& error);
   // The tenant's row in the store, as it is now.
   Status Save(const Tenant& tenant);

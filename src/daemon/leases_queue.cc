@@ -52,6 +52,7 @@ core::Running Leases::AsRunning(const Tenant& tenant) const {
 core::Situation Leases::SituationNow() const {
   core::Situation situation{
       .policy = policy_, .gpus = machine_.Snapshot(), .running = {}, .now = clock_.Now()};
+  for (size_t i = 0; mps_of && i < situation.gpus.size(); ++i) situation.gpus[i].mps = mps_of(i);
   for (const auto& [id, tenant] : tenants_.live()) situation.running.push_back(AsRunning(*tenant));
   return situation;
 }

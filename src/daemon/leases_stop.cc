@@ -106,6 +106,7 @@ void Leases::WatchGuards() {
       to_stop.emplace_back(id, unguarded);
     std::string reason = unguarded;
     if (reason.empty() && !tenant->unpromised.empty()) reason = tenant->unpromised.begin()->second;
+    if (reason.empty() && why_not_served) reason = why_not_served(*tenant);
     if (tenant->not_enforced.empty() != reason.empty()) {
       events_.Note(About(reason.empty() ? EventKind::kEnforced : EventKind::kNotEnforced, *tenant,
                          reason.empty() ? "its memory limit is in force again" : reason));

@@ -89,6 +89,7 @@ void Machine::Add(const gpu::Device& device, std::span<UniqueFd> kept) {
   auto gpu = std::make_unique<GpuState>(device, gpu::DeviceMemory{}, core::ContextCostOf(device.name));
   gpu->compute_mode = nvml_.Mode(device.uuid).value_or(gpu::ComputeMode::kUnknown);
   gpu->near = gpu::FindLocality(nvml_, device);
+  gpu->multiprocessors = nvml_.Multiprocessors(device.uuid).value_or(0);
   if (!Learn(*gpu)) NoteLost(*gpu);
   const std::string name = OwnershipName(source_, device.uuid);
   const auto ours = std::find_if(kept.begin(), kept.end(), [&](const UniqueFd& socket) {

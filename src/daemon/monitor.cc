@@ -117,7 +117,13 @@ uint64_t Monitor::TakeStrangers(size_t gpu_index, const std::map<pid_t, uint64_t
   uint64_t unmanaged = 0;
   std::map<pid_t, uint64_t> strangers;
   for (const auto& [id, tenant] : tenants_.live()) tenant->unpromised.erase(gpu_index);
+  gpu.mps_server_bytes = 0;
   for (const auto& [pid, bytes] : own) {
+    if (pid == gpu.mps_server) {
+      gpu.mps_server_bytes = bytes + gpu.cost.driver_share_bytes;
+      unmanaged += gpu.mps_server_bytes;
+      continue;
+    }
     Tenant* tenant = tenants_.FindOwner(pid, static_cast<uid_t>(-1), "");
     const auto slot = tenant ? SlotOf(*tenant, gpu_index) : std::nullopt;
     const auto name = slot ? NameProcess(pid) : std::nullopt;

@@ -76,16 +76,18 @@ void MpsControl::Next() {
     if (!queue_.empty()) Next();
     answer(std::move(text));
   };
-  auto started = ChildCommand::Start(loop_, queue_.front().spec, [answered](const ChildCommand::Outcome& outcome) {
-    if (outcome.timed_out) return answered(Fail(Code::kTimeout, "the MPS control daemon does not answer"));
-    if (outcome.exit_code != 0) {
-      const std::string said = FirstLine(outcome.output);
-      return answered(Fail(Code::kUnavailable, said.empty() ? fmt::format("{} ended with status {}", kProgram,
-                                                                          outcome.exit_code)
-                                                            : said));
-    }
-    answered(outcome.output);
-  });
+  auto started =
+      ChildCommand::Start(loop_, queue_.front().spec, [answered](const ChildCommand::Outcome& outcome) {
+        if (outcome.timed_out)
+          return answered(Fail(Code::kTimeout, "the MPS control daemon does not answer"));
+        if (outcome.exit_code != 0) {
+          const std::string said = FirstLine(outcome.output);
+          return answered(Fail(
+              Code::kUnavailable,
+              said.empty() ? fmt::format("{} ended with status {}", kProgram, outcome.exit_code) : said));
+        }
+        answered(outcome.output);
+      });
   if (started)
     running_ = std::move(*started);
   else

@@ -238,8 +238,9 @@ void MpsDomain::Tick() {
 }
 
 uint64_t MpsDomain::LogBytes() const {
-  struct stat log {};
-  return ::stat((control_.log_dir() + "/server.log").c_str(), &log) == 0 ? static_cast<uint64_t>(log.st_size) : 0;
+  struct stat log{};
+  return ::stat((control_.log_dir() + "/server.log").c_str(), &log) == 0 ? static_cast<uint64_t>(log.st_size)
+                                                                         : 0;
 }
 
 std::optional<MpsDomain::Watched> MpsDomain::Watch(pid_t pid, void (MpsDomain::*died)()) {
@@ -278,7 +279,8 @@ void MpsDomain::DaemonDied() {
 // Its clients go on, so it is not killed; one that was only stopped goes on too.
 void MpsDomain::Silent() {
   if (!daemon_) daemon_ = Watch(control_.DaemonPid(), &MpsDomain::DaemonDied);
-  const auto stat = daemon_ ? ReadProcessStat(daemon_->pid) : Result<ProcessStat>(gpumux::Fail(Code::kNotFound, ""));
+  const auto stat =
+      daemon_ ? ReadProcessStat(daemon_->pid) : Result<ProcessStat>(gpumux::Fail(Code::kNotFound, ""));
   if (stat && stat->state == 'T') {
     LogWarning("the MPS control daemon (pid {}) was stopped: SIGCONT", daemon_->pid);
     ::kill(daemon_->pid, SIGCONT);

@@ -30,7 +30,7 @@ class MpsDomain {
   enum class State { kStarting, kActive, kRecovering, kSilent, kEnding, kGone };
 
   struct Place {
-    std::string dir;           // its own; with `pipe`, `log` and a file with its GPUs
+    std::string dir;  // its own; with `pipe`, `log` and a file with its GPUs
     bool for_everyone = false;
   };
 

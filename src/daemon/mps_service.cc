@@ -13,6 +13,7 @@
 #include <filesystem>
 
 #include "base/log.h"
+#include "base/units.h"
 #include "daemon/usage.h"
 
 namespace gpumux::daemon {
@@ -110,8 +111,7 @@ void MpsService::Prepare(const std::vector<gpu::Uuid>& gpus, std::function<void(
   }
   const std::string dir = FreeDirectory(gpus.front());
   if (dir.size() > kMaxDirBytes) {
-    return ready(Fail(Code::kUnsupported,
-                      fmt::format("the path of MPS's sockets would be too long: {}", dir),
+    return ready(Fail(Code::kUnsupported, fmt::format("the path of MPS's sockets would be too long: {}", dir),
                       "set GPUMUX_RUNTIME_DIR to a shorter path"));
   }
   if (::mkdir(settings_.dir.c_str(), settings_.for_everyone ? 0755 : 0700) != 0 && errno != EEXIST) {
@@ -123,8 +123,8 @@ void MpsService::Prepare(const std::vector<gpu::Uuid>& gpus, std::function<void(
     // Others without tenants on these GPUs make way; Changed() goes on then.
     bool in_the_way = false;
     for (const auto& domain : domains_) {
-      const bool overlaps = std::any_of(gpus.begin(), gpus.end(),
-                                        [&](const gpu::Uuid& gpu) { return domain->Serves(gpu); });
+      const bool overlaps =
+          std::any_of(gpus.begin(), gpus.end(), [&](const gpu::Uuid& gpu) { return domain->Serves(gpu); });
       if (!overlaps) continue;
       in_the_way = true;
       domain->End();
@@ -207,7 +207,8 @@ core::MpsSnapshot MpsService::Snapshot(size_t gpu_index) const {
   core::MpsSnapshot snapshot;
   snapshot.most_clients = core::MpsClientsOf(machine_.nvml_version());
   const MpsDomain* domain = Find(gpu.device.uuid);
-  if (!domain || domain->server_pid() == 0 || !gpu.mps_server_seen) snapshot.server_bytes = gpu.cost.mps_server_bytes;
+  // Until NVML shows it, it is still to come.
+  if (gpu.mps_server == 0 || gpu.mps_server_bytes == 0) snapshot.server_bytes = gpu.cost.mps_server_bytes;
   if (domain && HasTenants(*domain)) {
     snapshot.domain = domain->gpus();
     snapshot.not_now = domain->NotNow();
@@ -215,9 +216,10 @@ core::MpsSnapshot MpsService::Snapshot(size_t gpu_index) const {
   for (const auto& [id, tenant] : tenants_.live()) {
     const auto slot = tenant->mode == core::Mode::kMps ? SlotOf(*tenant, gpu_index) : std::nullopt;
     if (!slot) continue;
-    const auto clients = std::count_if(tenant->members.begin(), tenant->members.end(), [&](const auto& member) {
-      return member.second.gpus[*slot].contexts + member.second.gpus[*slot].pending_contexts > 0;
-    });
+    const auto clients =
+        std::count_if(tenant->members.begin(), tenant->members.end(), [&](const auto& member) {
+          return member.second.gpus[*slot].contexts + member.second.gpus[*slot].pending_contexts > 0;
+        });
     snapshot.clients += std::max(tenant->request.ask.processes, static_cast<unsigned>(clients));
   }
   return snapshot;
@@ -233,10 +235,38 @@ std::map<std::string, std::string> MpsService::EnvironmentOf(const Tenant& tenan
   if (ask.best_effort) env["CUDA_MPS_CLIENT_PRIORITY"] = "1";
   std::vector<core::MpsLimit> limits;
   for (const core::Share& share : tenant.shares) {
-    if (share.limit_bytes) limits.push_back({share.gpu, core::LimitOfProcess(*share.limit_bytes, ask.processes)});
+    if (share.limit_bytes)
+      limits.push_back({share.gpu, core::LimitOfProcess(*share.limit_bytes, ask.processes)});
   }
-  if (limits.size() == tenant.shares.size()) env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = core::MpsLimits(limits);
+  if (limits.size() == tenant.shares.size())
+    env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = core::MpsLimits(limits);
   return env;
+}
+
+std::string MpsService::WhyNotEnforced(const Tenant& tenant) const {
+  if (tenant.mode != core::Mode::kMps) return "";
+  const core::Request& ask = tenant.request.ask;
+  for (const auto& [key, member] : tenant.members) {
+    if (member.died || !member.page) continue;
+    for (unsigned slot = 0; slot < tenant.gpus.size(); ++slot) {
+      const GpuState& gpu = *machine_.gpus()[tenant.gpus[slot]];
+      const ProcessWords words = member.page->Read(slot, 0, gpu.ledger.TotalBytes());
+      if (words.mps == GPUMUX_MPS_NOT_ASKED) continue;
+      if (words.mps != GPUMUX_MPS_ATTACHED)
+        return fmt::format("pid {} runs outside MPS, without its limits: it did not find the control daemon",
+                           member.process.pid);
+      const unsigned sms = ask.share_ceiling && gpu.multiprocessors > 0
+                               ? core::MpsSms(gpu.multiprocessors, *ask.share_ceiling)
+                               : 0;
+      if (sms > 0 && words.mps_sms > sms)
+        return fmt::format("pid {} may use {} multiprocessors of GPU {}, not {}", member.process.pid,
+                           words.mps_sms, gpu.device.index, sms);
+      const auto& limit = tenant.shares[slot].limit_bytes;
+      if (limit && words.mps_free_bytes > core::LimitOfProcess(*limit, ask.processes) + kMiB)
+        return fmt::format("the memory limit of MPS is not in force for pid {}", member.process.pid);
+    }
+  }
+  return "";
 }
 
 void MpsService::TerminateClient(const Tenant& tenant, pid_t pid, std::function<void(Status)> done) {

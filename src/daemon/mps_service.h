@@ -37,8 +37,8 @@ class MpsService {
   std::map<std::string, std::string> EnvironmentOf(const Tenant& tenant) const;
   // As far as tenants of a GPU are clients of MPS.
   core::MpsSnapshot Snapshot(size_t gpu_index) const;
-  // Of each tenant: why one of its processes is not served as was promised; empty: it is.
-  std::string WhyNotEnforced(const Tenant& tenant, const Member& member) const;
+  // Why one of the tenant's processes is not served as was promised; empty: they all are.
+  std::string WhyNotEnforced(const Tenant& tenant) const;
   // As MpsDomain's, of the domain that serves the tenant.
   void TerminateClient(const Tenant& tenant, pid_t pid, std::function<void(Status)> done);
 

@@ -66,6 +66,9 @@ ProcessWords ProcessPage::Read(unsigned slot, uint64_t granted_bytes, uint64_t d
   words.last_refused_bytes = Load(gpu.last_refused_bytes);
   words.launches = Load(gpu.launches);
   words.unrouted = Load(gpu.unrouted);
+  words.mps = std::atomic_ref<uint32_t>(gpu.mps).load();
+  words.mps_sms = std::atomic_ref<uint32_t>(gpu.mps_sms).load();
+  words.mps_free_bytes = Load(gpu.mps_free_bytes);
   return words;
 }
 
@@ -93,6 +96,10 @@ void ProcessPage::Clear(unsigned slot) {
 bool ProcessPage::InForce() const {
   return std::atomic_ref<uint32_t>(page().flags).load() & GPUMUX_GUARD_IN_FORCE;
 }
+
+uint32_t ProcessPage::FirstError() const { return std::atomic_ref<uint32_t>(page().first_error).load(); }
+
+uint64_t ProcessPage::FirstErrorNs() const { return Load(page().first_error_ns); }
 
 void CloseOrphanPage(UniqueFd fd) {
   const auto memory = SharedMemory::Map(std::move(fd), GPUMUX_PAGE_BYTES, /*writable=*/true);
@@ -134,6 +141,8 @@ Result<TenantPages> TenantPages::Create(const std::string& tenant_id, const std:
   own.version = GPUMUX_PAGES_VERSION;
   return pages;
 }
+
+void TenantPages::SetFlags(uint32_t flags) { std::atomic_ref<uint32_t>(limits().flags).store(flags); }
 
 void TenantPages::SetLimits(unsigned slot, uint64_t guaranteed_bytes, uint64_t limit_bytes,
                             uint64_t granted_bytes) {

@@ -26,6 +26,9 @@ struct ProcessWords {
   uint64_t last_refused_bytes = 0;
   uint64_t launches = 0;
   uint64_t unrouted = 0;
+  uint32_t mps = 0;             // enum gpumux_mps_attached
+  uint32_t mps_sms = 0;         // 0: not asked yet
+  uint64_t mps_free_bytes = 0;  // that the driver named with the first context
 };
 
 // How the page shows in a process's /proc/PID/maps.
@@ -50,6 +53,9 @@ class ProcessPage {
   // The program whose words these were is gone.
   void Clear(unsigned slot);
   bool InForce() const;
+  // The first error of CUDA that stays for good; 0: none.
+  uint32_t FirstError() const;
+  uint64_t FirstErrorNs() const;
   int fd() const { return memory_.read_write(); }
 
  private:
@@ -69,6 +75,9 @@ class TenantPages {
   };
   static Result<TenantPages> Create(const std::string& tenant_id, const std::vector<Gpu>& gpus, bool strict,
                                     bool simulated);
+
+  // GPUMUX_LIMITS_*.
+  void SetFlags(uint32_t flags);
 
   void SetLimits(unsigned slot, uint64_t guaranteed_bytes, uint64_t limit_bytes, uint64_t granted_bytes);
   void SetState(uint32_t state);

@@ -399,7 +399,8 @@ std::string EnvelopeOf(const char* schema, const Clock& clock, bool simulated, c
 }
 
 std::string GrantedJson(const Tenant& tenant, const Machine& machine, const std::string& session_socket,
-                        const std::string& guard_library) {
+                        const std::string& guard_library,
+                        const std::map<std::string, std::string>& environment) {
   const gpu::GpuSource& source = machine.source();
   Json gpus = Json::array();
   std::string visible;
@@ -416,6 +417,7 @@ std::string GrantedJson(const Tenant& tenant, const Machine& machine, const std:
            {GPUMUX_ENV_TENANT, tenant.id},
            {"CUDA_VISIBLE_DEVICES", visible}};
   env[GPUMUX_ENV_STRICT] = tenant.request.strict ? "1" : "0";
+  for (const auto& [name, value] : environment) env[name] = value;
   Json prepend{{"LD_PRELOAD", guard_library}};
   if (source.simulated) {
     env["GPUMUX_SOFTGPU"] = source.spec;

@@ -3,6 +3,7 @@
 // What the daemon tells, as JSON: the bodies of the API and the messages to `run`.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 
@@ -14,7 +15,8 @@
 namespace gpumux::daemon {
 
 std::string GrantedJson(const Tenant& tenant, const Machine& machine, const std::string& session_socket,
-                        const std::string& guard_library);
+                        const std::string& guard_library,
+                        const std::map<std::string, std::string>& environment = {});
 std::string QueuedJson(size_t position, const core::Queue::Waiting& waiting, const Tenants& tenants,
                        const Clock& clock);
 std::string SummaryJson(const Tenant& tenant, const Machine& machine);

@@ -94,7 +94,7 @@ TEST(RunRequest, NamesAProgramWithoutAName) {
 }
 
 TEST(RunRequest, KnowsWhatIsNotBuilt) {
-  for (const char* mode : {"turns", "mps", "mig"}) {
+  for (const char* mode : {"turns", "mig"}) {
     json request = Good();
     request["mode"] = mode;
     EXPECT_EQ(CodeOf(request), Code::kUnsupported);

@@ -40,7 +40,15 @@ struct Functions {
   nvmlReturn_t (*memory_affinity)(nvmlDevice_t, unsigned, unsigned long*, unsigned scope) = nullptr;
   nvmlReturn_t (*mig_mode)(nvmlDevice_t, unsigned*, unsigned*) = nullptr;
   nvmlReturn_t (*persistence)(nvmlDevice_t, unsigned*) = nullptr;
+  nvmlReturn_t (*cores)(nvmlDevice_t, unsigned*) = nullptr;
+  nvmlReturn_t (*compute_capability)(nvmlDevice_t, int*, int*) = nullptr;
 };
+
+// Of single precision, by the compute capability (CUDA programming guide); 0: not known.
+unsigned CoresOfMultiprocessor(int major, int minor) {
+  if (major == 7 || (major == 8 && minor == 0)) return 64;
+  return major >= 8 && major <= 12 ? 128 : 0;
+}
 
 class NvmlLibrary final : public Nvml {
  public:
@@ -113,6 +121,19 @@ class NvmlLibrary final : public Nvml {
         std::unique(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.pid == b.pid; }),
         all.end());
     return all;
+  }
+
+  Result<unsigned> Multiprocessors(const Uuid& gpu) override {
+    auto device = Find(gpu);
+    if (!device) return tl::unexpected(device.error());
+    unsigned cores = 0;
+    int major = 0, minor = 0;
+    if (!api_.cores || !api_.compute_capability || api_.cores(*device, &cores) != NVML_SUCCESS ||
+        api_.compute_capability(*device, &major, &minor) != NVML_SUCCESS)
+      return Fail(Code::kUnsupported, "this NVML does not tell the cores");
+    const unsigned each = CoresOfMultiprocessor(major, minor);
+    if (each == 0) return Fail(Code::kUnsupported, "an architecture that is not known");
+    return cores / each;
   }
 
   Result<ComputeMode> Mode(const Uuid& gpu) override {
@@ -199,6 +220,8 @@ class NvmlLibrary final : public Nvml {
     Symbol(api_.memory_affinity, "nvmlDeviceGetMemoryAffinity");
     Symbol(api_.mig_mode, "nvmlDeviceGetMigMode");
     Symbol(api_.persistence, "nvmlDeviceGetPersistenceMode");
+    Symbol(api_.cores, "nvmlDeviceGetNumGpuCores");
+    Symbol(api_.compute_capability, "nvmlDeviceGetCudaComputeCapability");
     if (!all)
       return Fail(Code::kUnavailable, "NVML lacks functions that every release has",
                   "check the driver's installation");
@@ -329,6 +352,10 @@ class NvmlLibrary final : public Nvml {
 };
 
 }  // namespace
+
+Result<unsigned> Nvml::Multiprocessors(const Uuid&) {
+  return Fail(Code::kUnsupported, "this NVML does not tell the cores");
+}
 
 Result<Locality> Nvml::Near(const Uuid&) {
   return Fail(Code::kUnsupported, "this NVML does not tell what is near a GPU");

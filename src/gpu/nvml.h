@@ -67,6 +67,9 @@ class Nvml {
   // Compute and graphics processes, each pid once.
   virtual Result<std::vector<ProcessUse>> Processes(const Uuid& gpu) = 0;
   virtual Result<ComputeMode> Mode(const Uuid& gpu) = 0;
+  // By its cores and the generation of its architecture. kUnsupported where
+  // it does not tell, or the generation is not known.
+  virtual Result<unsigned> Multiprocessors(const Uuid& gpu);
   // Processors and memory nodes near it. kUnsupported where it does not tell.
   virtual Result<Locality> Near(const Uuid& gpu);
   // Settings that nobody decides by, and a doctor tells of.

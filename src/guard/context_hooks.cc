@@ -11,6 +11,7 @@
 #include "guard/limits.h"
 #include "guard/local_memory.h"
 #include "guard/lock.h"
+#include "guard/mps.h"
 #include "guard/own_part.h"
 #include "guard/session.h"
 #include "guard/streams.h"
@@ -62,9 +63,11 @@ CUresult CreateContext(CUcontext* out, CUdevice device, Create&& create) {
   if (slot == kNoDevice) return create();
   if (slot == kNotOurs) return CUDA_ERROR_OUT_OF_MEMORY;
   Held held(g_contexts_lock);
+  if (!MayRunUnderMps(slot, device)) return CUDA_ERROR_MPS_CONNECTION_FAILED;
   if (!Charge(slot)) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult r = create();
   if (r == CUDA_SUCCESS && out) {
+    ReadBackMps(slot, device, *out);
     g_created.Insert(reinterpret_cast<uint64_t>(*out), Context{slot, 1});
     g_contexts[slot]++;
   }
@@ -135,11 +138,13 @@ bool PrimaryIsActive(CUdevice device, int slot) {
 
 CUresult RetainPrimary(CUdevice device, int slot, CUcontext* context) {
   const bool active = PrimaryIsActive(device, slot);
+  if (!active && !MayRunUnderMps(slot, device)) return CUDA_ERROR_MPS_CONNECTION_FAILED;
   if (!active && !Charge(slot)) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult r = Through(Real().cuDevicePrimaryCtxRetain, context, device);
   if (r == CUDA_SUCCESS) g_retained[slot]++;
   if (active) return r;
   if (r == CUDA_SUCCESS && context) {
+    ReadBackMps(slot, device, *context);
     g_primary[slot] = *context;
     g_contexts[slot]++;
   }

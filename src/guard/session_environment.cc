@@ -21,7 +21,13 @@ constexpr char kSoftGpuDir[] = "GPUMUX_SOFTGPU_DIR";
 // Put back wherever they are missing.
 constexpr const char* kAlways[] = {GPUMUX_ENV_SESSION, GPUMUX_ENV_TENANT, GPUMUX_ENV_STRICT};
 // Put back when the session was missing too: alone, a program left it out on purpose.
-constexpr const char* kWithSession[] = {"CUDA_VISIBLE_DEVICES", "GPUMUX_SOFTGPU", kSoftGpuDir};
+constexpr const char* kWithSession[] = {"CUDA_VISIBLE_DEVICES",
+                                        "CUDA_MPS_PIPE_DIRECTORY",
+                                        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+                                        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+                                        "CUDA_MPS_CLIENT_PRIORITY",
+                                        "GPUMUX_SOFTGPU",
+                                        kSoftGpuDir};
 static_assert(sizeof kAlways / sizeof *kAlways + sizeof kWithSession / sizeof *kWithSession <=
               MissingVariables::kMost);
 

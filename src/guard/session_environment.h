@@ -14,7 +14,7 @@ namespace gpumux::guard {
 
 // What is missing in an environment; nothing in a program without a session.
 struct MissingVariables {
-  static constexpr int kMost = 8;
+  static constexpr int kMost = 12;
   const char* entries[kMost];  // "NAME=value", to be added
   int count;
   // In front of what the environment has in LD_PRELOAD and LD_LIBRARY_PATH.

@@ -103,7 +103,7 @@ TEST(Completion, OffersEveryOptionOfACommandsHelp) {
 
 TEST(Completion, OffersTheValuesOfAnOption) {
   Sandbox box;
-  const List modes{"auto", "exclusive", "timeslice"};
+  const List modes{"auto", "exclusive", "timeslice", "mps"};
   EXPECT_EQ(Complete(box, {"gpumux", "run", "--mode", ""}), modes);
   EXPECT_EQ(Complete(box, {"gpumux", "run", "--mode", "="}), modes);
   EXPECT_THAT(Complete(box, {"gpumux", "run", "--mode", "=", "t"}), ElementsAre("timeslice"));

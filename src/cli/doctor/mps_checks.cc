@@ -18,12 +18,28 @@ constexpr const char* kDefaultPipeDir = "/tmp/nvidia-mps";
 // Of nvidia-cuda-mps-control and nvidia-cuda-mps-server: a process's name has 15 characters.
 constexpr const char* kProcessName = "nvidia-cuda-mps";
 
+// One that gpumux started: its pipe directory has a file beside it that names its GPUs.
+bool IsOfGpumux(const Environment& environment, pid_t pid) {
+  constexpr std::string_view kKey = "CUDA_MPS_PIPE_DIRECTORY=";
+  for (const std::string& entry : ReadEnvironment(pid, environment.Proc())) {
+    if (!entry.starts_with(kKey)) continue;
+    const std::string dir = entry.substr(kKey.size());
+    return dir.ends_with("/pipe") && Exists(environment.At(dir.substr(0, dir.rfind('/')) + "/gpus"));
+  }
+  return false;
+}
+
+// Those of other users first: they are in the way of everybody.
 std::optional<pid_t> RunningMps(const Environment& environment) {
+  std::optional<pid_t> own;
   for (const pid_t pid : ListProcesses(environment.Proc())) {
     const auto stat = ReadProcessStat(pid, environment.Proc());
-    if (stat && stat->name == kProcessName && stat->state != 'Z') return pid;
+    if (!stat || stat->name != kProcessName || stat->state == 'Z' || IsOfGpumux(environment, pid)) continue;
+    const auto owner = ProcessOwner(pid, environment.Proc());
+    if (owner && *owner != environment.uid) return pid;
+    if (!own) own = pid;
   }
-  return std::nullopt;
+  return own;
 }
 
 std::string PipeDir(const Environment& environment) {
@@ -33,7 +49,7 @@ std::string PipeDir(const Environment& environment) {
 
 Verdict Daemon(const Environment& environment) {
   const auto pid = RunningMps(environment);
-  if (!pid) return Ok("no MPS daemon runs");
+  if (!pid) return Ok("no MPS daemon runs but those of gpumux");
   const auto owner = ProcessOwner(*pid, environment.Proc());
   if (owner && *owner != environment.uid)
     return Warn(fmt::format("an MPS daemon of uid {} runs (pid {}): programs of another user wait until its "

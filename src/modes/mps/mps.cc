@@ -10,7 +10,8 @@ const Capability& Mps::capability() const {
       .needs_root = false,
       .memory_enforced_by = "guard, and MPS for each process",
       .memory_guaranteed_by = "ledger",
-      .compute_promise = "kernels run beside those of others while multiprocessors last; no share can be promised",
+      .compute_promise =
+          "kernels run beside those of others while multiprocessors last; no share can be promised",
       .compute_enforced_by = "MPS: a ceiling on multiprocessors",
       .neighbour_fault = "ends this tenant's work on the GPU",
       .neighbour_death = "does not reach this tenant while the descriptors of the dead are held",

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// `gpumux run --mode mps` on the software GPU: a real control daemon, a real
+// server, real clients.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "../support/sandbox.h"
+
+namespace gpumux::test {
+namespace {
+
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+
+// A word for the state that nothing asks of a test: an object or null.
+Json FindTenant(Sandbox& box, const std::string& name) {
+  const Json status = box.StatusData();
+  for (const Json& tenant : status["tenants"]) {
+    if (tenant["name"] == name) return tenant;
+  }
+  return nullptr;
+}
+
+std::string Enforced(Sandbox& box, const std::string& name) {
+  const Json tenant = FindTenant(box, name);
+  if (tenant.is_null() || tenant["enforced"]["memory"].is_null()) return "";
+  return tenant["enforced"]["memory"].get<std::string>();
+}
+
+std::vector<std::string> Mps(const std::string& name, const std::vector<std::string>& options,
+                             const std::vector<std::string>& program) {
+  std::vector<std::string> args{"run", "--mode", "mps", "--name", name};
+  args.insert(args.end(), options.begin(), options.end());
+  args.push_back("--");
+  args.push_back(Sandbox::Program("gpumux-workload"));
+  args.insert(args.end(), program.begin(), program.end());
+  return args;
+}
+
+TEST(MpsMode, ATenantIsAClientWithItsLimits) {
+  Sandbox box;
+  Process holder = box.Gpumux(Mps("a", {"--mem", "8GiB", "--share", "40%"}, {"--alloc", "1GiB", "--hold", "60"}));
+  WaitUntil("it is enforced", [&] { return Enforced(box, "a") == "guard, and MPS for each process"; });
+  const Json tenant = FindTenant(box, "a");
+  EXPECT_EQ(tenant["mode"], "mps");
+  const Json status = box.StatusData();
+  // The server is nobody's stranger, and its bytes are counted.
+  EXPECT_EQ(status["gpus"][0]["mode"], "mps");
+  EXPECT_TRUE(status["gpus"][0]["strangers"].empty()) << status["gpus"][0];
+  EXPECT_GT(status["gpus"][0]["mem_unmanaged_bytes"], 60 << 20);
+  holder.Signal(SIGTERM);
+  holder.Wait();
+}
+
+TEST(MpsMode, KernelsOfTwoTenantsRunAtOnce) {
+  Sandbox box;
+  const std::vector<std::string> load{"--kernel-us", "5000", "--blocks", "33", "--threads", "1024",
+                                      "--seconds", "1",      "--json"};
+  const Outcome alone = box.RunGpumux(Mps("alone", {"--mem", "4GiB"}, load));
+  ASSERT_EQ(alone.exit_code, 0) << alone.err;
+  const double one = Json::parse(alone.out)["rate_per_s"];
+  Process first = box.Gpumux(Mps("first", {"--mem", "4GiB"}, load));
+  Process second = box.Gpumux(Mps("second", {"--mem", "4GiB"}, load));
+  const Outcome a = first.Wait(), b = second.Wait();
+  ASSERT_EQ(a.exit_code, 0) << a.err;
+  ASSERT_EQ(b.exit_code, 0) << b.err;
+  const double sum = Json::parse(a.out)["rate_per_s"].get<double>() + Json::parse(b.out)["rate_per_s"].get<double>();
+  // Taking turns they would have 1 at most.
+  EXPECT_GT(sum / one, 1.5);
+}
+
+TEST(MpsMode, WhoMissesTheDaemonIsNotEnforced) {
+  Sandbox box;
+  const std::string work = Sandbox::Program("gpumux-workload");
+  Process holder = box.Gpumux({"run", "--mode", "mps", "--mem", "8GiB", "--name", "lost", "--", "env",
+                               "CUDA_MPS_PIPE_DIRECTORY=/nowhere", work, "--hold", "60"});
+  WaitUntil("it is seen", [&] { return Enforced(box, "lost") == "not enforced"; });
+  EXPECT_THAT(FindTenant(box, "lost")["enforced"]["memory_reason"].get<std::string>(),
+              HasSubstr("runs outside MPS"));
+  holder.Signal(SIGTERM);
+  holder.Wait();
+  // A strict one gets no context there.
+  const Outcome strict = box.RunGpumux({"run", "--mode", "mps", "--strict", "--mem", "8GiB", "--", "env",
+                                        "CUDA_MPS_PIPE_DIRECTORY=/nowhere", work});
+  EXPECT_NE(strict.exit_code, 0);
+  EXPECT_THAT(strict.err, HasSubstr("MPS_CONNECTION_FAILED"));
+}
+
+TEST(MpsMode, ClientSlotsAreCounted) {
+  Sandbox box;
+  Process many = box.Gpumux(Mps("many", {"--mem", "40GiB", "--processes", "47"}, {"--hold", "60"}));
+  WaitUntil("it runs", [&] { return !Enforced(box, "many").empty(); });
+  const Outcome two = box.RunGpumux(Mps("two", {"--mem", "4GiB", "--processes", "2", "--no-wait"}, {}));
+  EXPECT_EQ(two.exit_code, 4);
+  EXPECT_THAT(two.err, HasSubstr("47 of 48 MPS clients"));
+  const Outcome one = box.RunGpumux(Mps("one", {"--mem", "4GiB", "--no-wait"}, {}));
+  EXPECT_EQ(one.exit_code, 0) << one.err;
+  const Outcome never = box.RunGpumux(Mps("never", {"--mem", "100GiB", "--processes", "49"}, {}));
+  EXPECT_EQ(never.exit_code, 4);
+  many.Signal(SIGTERM);
+  many.Wait();
+}
+
+TEST(MpsMode, TheNextDaemonTakesTheServerOver) {
+  Sandbox box;
+  Process holder = box.Gpumux(Mps("a", {"--mem", "8GiB"}, {"--alloc", "1GiB", "--hold", "60"}));
+  WaitUntil("it runs", [&] { return !Enforced(box, "a").empty(); });
+  kill(box.DaemonPid(), SIGKILL);
+  // Whoever comes next starts a daemon, and is a client of the same server.
+  const Outcome next = box.RunGpumux(Mps("b", {"--mem", "8GiB"}, {"--alloc", "1GiB", "--verify"}));
+  EXPECT_EQ(next.exit_code, 0) << next.err;
+  EXPECT_EQ(Enforced(box, "a"), "guard, and MPS for each process");
+  const Json status = box.StatusData();
+  EXPECT_TRUE(status["gpus"][0]["strangers"].empty()) << status["gpus"][0];
+  holder.Signal(SIGTERM);
+  holder.Wait();
+}
+
+TEST(MpsMode, WhatItCannotKeepIsRefused) {
+  Sandbox box;
+  EXPECT_EQ(box.RunGpumux(Mps("a", {"--share", "40%:60%"}, {})).exit_code, 7);
+  EXPECT_EQ(box.RunGpumux(Mps("a", {"--priority", "latency"}, {})).exit_code, 7);
+  EXPECT_EQ(box.RunGpumux(Mps("a", {"--isolate", "fault"}, {})).exit_code, 7);
+  EXPECT_EQ(box.RunGpumux(Mps("a", {"--share", "none"}, {})).exit_code, 2);
+  EXPECT_EQ(box.RunGpumux({"run", "--share", "40%", "--", "true"}).exit_code, 7);
+}
+
+}  // namespace
+}  // namespace gpumux::test
