@@ -45,7 +45,8 @@ std::vector<std::string> Mps(const std::string& name, const std::vector<std::str
 
 TEST(MpsMode, ATenantIsAClientWithItsLimits) {
   Sandbox box;
-  Process holder = box.Gpumux(Mps("a", {"--mem", "8GiB", "--share", "40%"}, {"--alloc", "1GiB", "--hold", "60"}));
+  Process holder =
+      box.Gpumux(Mps("a", {"--mem", "8GiB", "--share", "40%"}, {"--alloc", "1GiB", "--hold", "60"}));
   WaitUntil("it is enforced", [&] { return Enforced(box, "a") == "guard, and MPS for each process"; });
   const Json tenant = FindTenant(box, "a");
   EXPECT_EQ(tenant["mode"], "mps");
@@ -60,8 +61,8 @@ TEST(MpsMode, ATenantIsAClientWithItsLimits) {
 
 TEST(MpsMode, KernelsOfTwoTenantsRunAtOnce) {
   Sandbox box;
-  const std::vector<std::string> load{"--kernel-us", "5000", "--blocks", "33", "--threads", "1024",
-                                      "--seconds", "1",      "--json"};
+  const std::vector<std::string> load{"--kernel-us", "5000",      "--blocks", "33",    "--threads",
+                                      "1024",        "--seconds", "1",        "--json"};
   const Outcome alone = box.RunGpumux(Mps("alone", {"--mem", "4GiB"}, load));
   ASSERT_EQ(alone.exit_code, 0) << alone.err;
   const double one = Json::parse(alone.out)["rate_per_s"];
@@ -70,7 +71,8 @@ TEST(MpsMode, KernelsOfTwoTenantsRunAtOnce) {
   const Outcome a = first.Wait(), b = second.Wait();
   ASSERT_EQ(a.exit_code, 0) << a.err;
   ASSERT_EQ(b.exit_code, 0) << b.err;
-  const double sum = Json::parse(a.out)["rate_per_s"].get<double>() + Json::parse(b.out)["rate_per_s"].get<double>();
+  const double sum =
+      Json::parse(a.out)["rate_per_s"].get<double>() + Json::parse(b.out)["rate_per_s"].get<double>();
   // Taking turns they would have 1 at most.
   EXPECT_GT(sum / one, 1.5);
 }
