@@ -172,7 +172,7 @@ TEST(Doctor, StrictCountsAWarning) {
   EXPECT_EQ(box.RunGpumux({"doctor", "--only", "mps-variables"}).exit_code, 0);
   EXPECT_EQ(box.RunGpumux({"doctor", "--only", "mps-variables", "--strict"}).exit_code, 1);
   const Outcome quiet = box.RunGpumux({"doctor", "--quiet", "--only", "mps"});
-  EXPECT_THAT(quiet.out, ::testing::StartsWith("mps-variables  warn"));
+  EXPECT_THAT(quiet.out, ::testing::HasSubstr("mps-variables  warn"));
   EXPECT_EQ(box.RunGpumux({"doctor", "--quiet", "--only", "limit-shm"}).out, "");
 }
 
