@@ -211,11 +211,8 @@ std::optional<std::string> TakeSummary(SessionClient& session) {
 }
 
 // `note`: what is to be said beside the daemon's record; may be empty.
-void Close(SessionClient* session, const RunOptions& options, bool simulated, std::chrono::nanoseconds took,
-           const std::string& note) {
-  const bool line = !options.quiet && (options.summary || TerminalOf(STDERR_FILENO).is_tty);
-  if (!line && !options.json) return;
-  const auto summary = session ? TakeSummary(*session) : std::nullopt;
+void Close(const std::optional<std::string>& summary, const RunOptions& options, bool simulated,
+           std::chrono::nanoseconds took, const std::string& note) {
   if (options.json) {
     PrintError(RunJson(summary ? *summary : "null", simulated) + "\n");
   } else {
@@ -223,9 +220,15 @@ void Close(SessionClient* session, const RunOptions& options, bool simulated, st
   }
 }
 
-// The granted program, until its end.
-int RunProgram(DaemonLink& link, const Granted& granted, const std::string& path, const RunOptions& options,
-               const Signals& signals) {
+struct Ran {
+  int status = 0;
+  std::string lost_by_others;  // why; empty: it was not
+};
+
+// The granted program, until its end. `restart`: it would be started again if
+// others were the reason, and then this is not the end.
+Ran RunProgram(DaemonLink& link, const Granted& granted, const std::string& path, const RunOptions& options,
+               const Signals& signals, bool restart) {
   const auto started = Steady::now();
   std::string note;
   std::optional<CpuBinding> binding;
@@ -238,21 +241,59 @@ int RunProgram(DaemonLink& link, const Granted& granted, const std::string& path
                                   TenantEnvironment(environ, granted.env, granted.env_prepend), signals);
   // The program has it now; `run` itself, and a daemon that it may start, stay free.
   binding.reset();
-  if (!program) return ReportRun(program.error(), options.json);
+  if (!program) return {ReportRun(program.error(), options.json), ""};
   // A daemon that is gone by now changes nothing for the program.
   link.SetProgram(program->pid());
   (void)link.SendStarted(RunStartedJson(program->pid()));
   if (const Status going = program->Go(); !going) {
     (void)link.SendEnded(RunEndedJson(ExitStatus(going.error().code), std::nullopt));
-    return ReportRun(
-        {going.error().code, fmt::format("cannot run {}: {}", Plain(path, 200), going.error().message), ""},
-        options.json);
+    return {ReportRun({going.error().code,
+                       fmt::format("cannot run {}: {}", Plain(path, 200), going.error().message), ""},
+                      options.json),
+            ""};
   }
   const ProgramEnd end = program->Wait(signals, link);
   const auto took = Steady::now() - started;
   const bool told = link.SendEnded(RunEndedJson(end.exit_code, end.signal));
-  Close(told ? link.session() : nullptr, options, granted.simulated, took, note);
-  return end.status();
+  const bool line = !options.quiet && (options.summary || TerminalOf(STDERR_FILENO).is_tty);
+  const bool failed = end.status() != 0;
+  if (!line && !options.json && !(restart && failed)) return {end.status(), ""};
+  const auto summary = told ? TakeSummary(*link.session()) : std::nullopt;
+  Ran ran{end.status(), summary && failed ? LostByOthers(*summary) : ""};
+  if ((line || options.json) && (!restart || ran.lost_by_others.empty()))
+    Close(summary, options, granted.simulated, took, note);
+  return ran;
+}
+
+// One lease, from the request to the program's end.
+Ran RunOnce(const Endpoints& endpoints, const std::string& request, const std::string& path,
+            const RunOptions& options, const Signals& signals, bool restart) {
+  auto session = SendRequest(endpoints, request);
+  if (!session) return {ReportRun(session.error(), options.json), ""};
+
+  auto outcome = Waiting(*session, signals, options).Run();
+  for (int again = 0; outcome.daemon_left && again < kAskAgain; ++again) {
+    // It was idle and ended just when we came, or died while we waited: the next
+    // one is asked anew.
+    session = SendRequest(endpoints, request);
+    if (!session) return {ReportRun(session.error(), options.json), ""};
+    outcome = Waiting(*session, signals, options).Run();
+  }
+  if (outcome.daemon_left) {
+    return {ReportRun({Code::kUnavailable, "the daemon ended before it answered", "try again"}, options.json),
+            ""};
+  }
+  if (!outcome.granted) return {outcome.exit_status, ""};
+  const auto granted = ParseGranted(outcome.granted->json);
+  if (!granted) return {ReportRun(granted.error(), options.json), ""};
+  const bool on_terminal = TerminalOf(STDERR_FILENO).is_tty;
+  if (!options.quiet && !options.json && (on_terminal || options.summary || outcome.said_something))
+    Say(GrantedLine(*granted));
+  // `outcome` keeps the locks of the GPUs until the program has ended.
+  std::vector<int> locks;
+  for (const UniqueFd& lock : outcome.granted->locks) locks.push_back(lock.get());
+  DaemonLink link(std::move(*session), endpoints, granted->tenant_id, std::move(locks));
+  return RunProgram(link, *granted, path, options, signals, restart);
 }
 
 }  // namespace
@@ -272,33 +313,15 @@ int RunMain(const std::vector<std::string>& arguments) {
   }
   std::error_code no_folder;
   const std::string request = RunRequestJson(*options, std::filesystem::current_path(no_folder).string());
-  auto session = SendRequest(*endpoints, request);
-  if (!session) return ReportRun(session.error(), options->json);
   const auto signals = Signals::Block();
   if (!signals) return ReportRun(signals.error(), options->json);
-
-  auto outcome = Waiting(*session, *signals, *options).Run();
-  for (int again = 0; outcome.daemon_left && again < kAskAgain; ++again) {
-    // It was idle and ended just when we came, or died while we waited: the next
-    // one is asked anew.
-    session = SendRequest(*endpoints, request);
-    if (!session) return ReportRun(session.error(), options->json);
-    outcome = Waiting(*session, *signals, *options).Run();
+  for (unsigned restarts = 0;; ++restarts) {
+    const Ran ran =
+        RunOnce(*endpoints, request, path.value(), *options, *signals, restarts < options->restarts);
+    if (ran.lost_by_others.empty() || restarts >= options->restarts) return ran.status;
+    if (!options->quiet)
+      Say(fmt::format("{}: starting again ({} of {})", ran.lost_by_others, restarts + 1, options->restarts));
   }
-  if (outcome.daemon_left) {
-    return ReportRun({Code::kUnavailable, "the daemon ended before it answered", "try again"}, options->json);
-  }
-  if (!outcome.granted) return outcome.exit_status;
-  const auto granted = ParseGranted(outcome.granted->json);
-  if (!granted) return ReportRun(granted.error(), options->json);
-  const bool on_terminal = TerminalOf(STDERR_FILENO).is_tty;
-  if (!options->quiet && !options->json && (on_terminal || options->summary || outcome.said_something))
-    Say(GrantedLine(*granted));
-  // `outcome` keeps the locks of the GPUs until the program has ended.
-  std::vector<int> locks;
-  for (const UniqueFd& lock : outcome.granted->locks) locks.push_back(lock.get());
-  DaemonLink link(std::move(*session), *endpoints, granted->tenant_id, std::move(locks));
-  return RunProgram(link, *granted, *path, *options, *signals);
 }
 
 }  // namespace gpumux::cli

@@ -146,6 +146,21 @@ Status TakeProcesses(const std::string& text, RunOptions& options) {
   return {};
 }
 
+// "neighbour-fault" or "neighbour-fault=N".
+Status TakeRestart(const std::string& text, RunOptions& options) {
+  constexpr std::string_view kWord = "neighbour-fault";
+  constexpr unsigned kUsually = 3, kMost = 1000;
+  const char* const example = "write for example --restart neighbour-fault=5";
+  options.restarts = kUsually;
+  if (text == kWord) return {};
+  const std::string_view number = std::string_view(text).substr(std::min(text.size(), kWord.size() + 1));
+  const auto parsed = std::from_chars(number.data(), number.data() + number.size(), options.restarts);
+  if (!text.starts_with(std::string(kWord) + "=") || parsed.ec != std::errc() ||
+      parsed.ptr != number.data() + number.size() || options.restarts < 1 || options.restarts > kMost)
+    return Wrong("--restart", text, "is not neighbour-fault, or with a number from 1 to 1000", example);
+  return {};
+}
+
 // What its mode cannot keep is never dropped silently. Values were judged
 // before: a wrong one is a usage error everywhere.
 Status CheckMode(const ParsedCommandLine& line, RunOptions& options) {
@@ -170,6 +185,10 @@ Status CheckMode(const ParsedCommandLine& line, RunOptions& options) {
                 fmt::format("--priority {} cannot be kept: in {} the driver treats all tenants alike",
                             options.priority, mps ? "mps" : "timeslice"),
                 "leave out --priority; the gate that keeps one is not in this version");
+  }
+  if (options.restarts > 0 && !mps) {
+    return Fail(Code::kUnsupported, "--restart neighbour-fault is for --mode mps alone",
+                "leave it out: in no other mode does a neighbour's fault reach the program");
   }
   if (options.processes && !mps) {
     return Fail(Code::kUnsupported, "--processes is for --mode mps alone",
@@ -287,6 +306,11 @@ const CommandSpec& RunSpec() {
             {"normal", "best-effort"}},
            {"--processes", Takes::kValue, "N",
             "in mode mps: processes that use the GPU at once; each may take its part of --mem"},
+           {"--restart",
+            Takes::kValue,
+            "WHEN[=N]",
+            "neighbour-fault: in mode mps, start the program again (3 times) when another's fault ended it",
+            {"neighbour-fault"}},
            {"--json", Takes::kNothing, "", "closing record as one JSON object on stderr"},
            {"--summary", Takes::kNothing, "", "closing line on stderr even if it is no terminal"},
            {"--no-summary", Takes::kNothing, "", "only at a terminal, though it is configured"},
@@ -341,6 +365,7 @@ Result<RunOptions> ParseRunOptions(const std::vector<std::string>& arguments,
   take("--priority", [&](const std::string& v) {
     return TakeWord("--priority", v, {"latency", "normal", "best-effort"}, options.priority);
   });
+  take("--restart", [&](const std::string& v) { return TakeRestart(v, options); });
   take("--processes", [&](const std::string& v) { return TakeProcesses(v, options); });
   take("--place",
        [&](const std::string& v) { return TakeWord("--place", v, {"pack", "spread"}, options.place); });

@@ -31,7 +31,8 @@ struct RunOptions {
   std::optional<double> share_ceiling;  // the Q of P:Q, which no mode of this version keeps
   std::string priority = "normal";
   std::optional<unsigned> processes;
-  std::string place;  // empty: as the machine's configuration says
+  unsigned restarts = 0;  // times that a program which a neighbour's fault ended is started again
+  std::string place;      // empty: as the machine's configuration says
   std::string cpu_affinity = "none";
   bool strict = false;
   bool json = false;

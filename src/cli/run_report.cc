@@ -73,6 +73,14 @@ std::string ClosingLine(const std::string& summary_json, std::chrono::nanosecond
   return line;
 }
 
+std::string LostByOthers(const std::string& summary_json) {
+  const Json ended = At(Tenant(summary_json), "ended");
+  const Json& cause = At(ended, "lost_work");
+  const std::string why = TextAt(ended, "why", 200);
+  if (cause == "mps-server" || cause == "neighbour-fault" || cause == "unknown-fault") return why;
+  return "";
+}
+
 std::string ClosingLineWithoutRecord(std::chrono::nanoseconds took) {
   return "done in " + FormatDuration(took) +
          "; the daemon ended meanwhile, so the record of this run is missing";

@@ -12,6 +12,10 @@ namespace gpumux::cli {
 // with what limited it. Any bytes may come; what is missing is left out.
 std::string ClosingLine(const std::string& summary_json, std::chrono::nanoseconds took);
 
+// Whether the program failed because others took its work on the GPU along: then
+// why, else empty.
+std::string LostByOthers(const std::string& summary_json);
+
 // The same when the daemon is gone.
 std::string ClosingLineWithoutRecord(std::chrono::nanoseconds took);
 

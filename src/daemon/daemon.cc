@@ -17,7 +17,7 @@
 #include "daemon/ending.h"
 #include "daemon/events.h"
 #include "daemon/kept.h"
-#include "daemon/mps_service.h"
+#include "daemon/mps_faults.h"
 #include "daemon/place.h"
 #include "daemon/process_tree.h"
 #include "daemon/refusals.h"
@@ -44,6 +44,7 @@ struct Daemon::Parts {
                settings.policy),
         mps(machine, tenants, events, loop, clock,
             {.dir = settings.paths.dir + "/mps", .for_everyone = settings.for_everyone}),
+        mps_faults(mps, machine, tenants, events, clock),
         keeper(loop, clock, settings.paths.keeper_socket, settings.keeper_program),
         turns(loop),
         sessions(machine, tenants, monitor, reaper, desk, reclaim, leases, turns, loop, clock),
@@ -73,6 +74,13 @@ struct Daemon::Parts {
     leases.environment_of = [this](const Tenant& tenant) { return mps.EnvironmentOf(tenant); };
     leases.why_not_served = [this](const Tenant& tenant) { return mps.WhyNotEnforced(tenant); };
     leases.mps_of = [this](size_t gpu_index) { return mps.Snapshot(gpu_index); };
+    leases.enquire = [this](Tenant& tenant, auto go_on) {
+      return mps_faults.Enquire(tenant, std::move(go_on));
+    };
+    mps.on_lost_work = [this](const MpsDomain& domain, bool fault) { mps_faults.WorkIsLost(domain, fault); };
+    reaper.on_death = [this](const Tenant& tenant, const Member& member) {
+      mps_faults.NoteDeath(tenant, member);
+    };
     mps.on_room = [this] { leases.ScheduleSoon(); };
     leases.make_room = [this](const auto& waiting) { return reclaim.MakeRoomFor(waiting); };
     reclaim.allocating = [this](core::ProcessKey process) { return desk.Waits(process); };
@@ -196,6 +204,7 @@ struct Daemon::Parts {
   Reclaim reclaim;
   Leases leases;
   MpsService mps;
+  MpsFaults mps_faults;
   KeeperLink keeper;
   FairTurns turns;
   Sessions sessions;

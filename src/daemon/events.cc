@@ -48,6 +48,8 @@ constexpr KindRow kKinds[] = {
     {EventKind::kGpuLost, "gpu-lost", Severity::kError},
     {EventKind::kGpuBack, "gpu-back", Severity::kInfo},
     {EventKind::kGpuOwned, "gpu-owned", Severity::kInfo},
+    {EventKind::kMpsFault, "mps-fault", Severity::kError},
+    {EventKind::kMpsServerLost, "mps-server-lost", Severity::kError},
     {EventKind::kAuditFailed, "audit-failed", Severity::kError},
     {EventKind::kAuditWorks, "audit-works", Severity::kInfo},
     {EventKind::kSuppressed, "suppressed", Severity::kWarning},

@@ -49,6 +49,8 @@ enum class EventKind {
   kGpuLost,
   kGpuBack,
   kGpuOwned,
+  kMpsFault,       // of one client: all clients of its server have lost their work
+  kMpsServerLost,  // it died, and their work with it
   kAuditFailed,
   kAuditWorks,
   kSuppressed,  // further events that one user caused

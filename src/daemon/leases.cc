@@ -343,6 +343,10 @@ void Leases::CheckEnd(Tenant& tenant) {
     return;
   }
   if (!tenant.left_behind.empty() || WatchLeftBehind(tenant)) return;
+  const auto again = [this, id = tenant.id] {
+    if (Tenant* still = tenants_.Find(id)) CheckEnd(*still);
+  };
+  if (enquire && enquire(tenant, again)) return;
   tenant.state = TenantState::kEnded;
   // Not from within a callback that holds the tenant.
   loop_.Post([this, id = tenant.id] {
@@ -377,6 +381,8 @@ void Leases::End(Tenant& tenant, std::optional<uid_t> by) {
   daemon::Ended& ended = *tenant.ended;
   if (!tenant.stop_reason.empty())
     ended.why = tenant.stop_reason;
+  else if (tenant.lost_work && (ended.signal || ended.exit_code.value_or(1) != 0))
+    ended.why = tenant.lost_work->why;
   else if (ended.signal)
     ended.why = fmt::format("killed by signal {}", *ended.signal);
   else if (ended.exit_code)

@@ -83,6 +83,9 @@ class Leases {
   std::function<std::map<std::string, std::string>(const Tenant& tenant)> environment_of;
   // What of its promise beyond memory is not in force; empty: nothing.
   std::function<std::string(const Tenant& tenant)> why_not_served;
+  // A tenant's program has failed: true while it is asked whether others did that.
+  // `go_on` is called when it is known.
+  std::function<bool(Tenant& tenant, std::function<void()> go_on)> enquire;
   // What admission is to know of the GPU's MPS.
   std::function<core::MpsSnapshot(size_t gpu_index)> mps_of;
 

@@ -22,8 +22,11 @@ namespace {
 
 constexpr Time kStartLimit = std::chrono::seconds(30);
 constexpr Time kStep = std::chrono::milliseconds(50);
-// The state is asked for when the server's log has grown, and this often at least.
+// A server that says nothing is asked this often.
 constexpr Time kAskEvery = std::chrono::seconds(10);
+// Several signs of a fault within so long are of one.
+constexpr Time kOneFault = std::chrono::milliseconds(500);
+constexpr uint64_t kMostLog = 1 << 20;
 constexpr char kGpusFile[] = "/gpus";
 
 std::vector<pid_t> Pids(const std::string& text) {
@@ -201,12 +204,21 @@ void MpsDomain::AskState() {
   if (asking_ || !server_) return;
   asking_ = true;
   asked_at_ = clock_.Now();
-  // Before the answer: what is written after it is news.
-  log_seen_ = LogBytes();
   control_.Ask(fmt::format("get_server_status {}", server_->pid), [this](const Result<std::string>& answer) {
     asking_ = false;
     TookState(answer);
   });
+}
+
+void MpsDomain::AskNow(std::function<void()> answered) {
+  // With its last client a server is as if nothing had been.
+  if (state_ == State::kActive && LogTellsOfFault()) Faulted();
+  if (!server_ || state_ != State::kActive) return loop_.Post(std::move(answered));
+  control_.Ask(fmt::format("get_server_status {}", server_->pid),
+               [this, answered = std::move(answered)](const Result<std::string>& text) {
+                 if (state_ == State::kActive) TookState(text);
+                 answered();
+               });
 }
 
 void MpsDomain::TookState(const Result<std::string>& answer) {
@@ -217,30 +229,46 @@ void MpsDomain::TookState(const Result<std::string>& answer) {
     return;
   }
   if (answer->starts_with("ACTIVE")) {
+    if (state_ == State::kStarting) (void)LogTellsOfFault();  // of before
     deadline_.reset();
     return Set(State::kActive);
   }
-  const bool fault = answer->starts_with("FAULT");
-  if (fault && state_ != State::kRecovering) {
-    ++faults_;
-    if (on_lost_work) on_lost_work(true);
-  }
-  if (fault) {
-    deadline_.reset();  // until the last of its clients has ended, however long that takes
-    Set(State::kRecovering);
-  }
+  if (answer->starts_with("FAULT")) Faulted();
   Await(&MpsDomain::AskState);
 }
 
 void MpsDomain::Tick() {
   if (state_ != State::kActive && state_ != State::kSilent) return;
-  if (LogBytes() != log_seen_ || clock_.Now() - asked_at_ >= kAskEvery) AskState();
+  if (state_ == State::kActive && LogTellsOfFault()) return Faulted();
+  if (clock_.Now() - asked_at_ >= kAskEvery) AskState();
 }
 
-uint64_t MpsDomain::LogBytes() const {
-  struct stat log{};
-  return ::stat((control_.log_dir() + "/server.log").c_str(), &log) == 0 ? static_cast<uint64_t>(log.st_size)
-                                                                         : 0;
+// Its words for one fault are many lines (seen on an H200, driver 580), all with
+// these, and they may say of the innocent that they were the reason.
+bool MpsDomain::LogTellsOfFault() {
+  constexpr std::string_view kWords = "atal GPU error";
+  std::ifstream log(control_.log_dir() + "/server.log", std::ios::binary | std::ios::ate);
+  if (!log) return false;
+  const auto size = static_cast<uint64_t>(log.tellg());
+  // Of a log that grew by more than that the end; one that is shorter is another.
+  uint64_t from = size < log_read_ ? 0 : log_read_;
+  if (size - from > kMostLog) from = size - kMostLog;
+  log_read_ = size;
+  std::string text(size - from, '\0');
+  log.seekg(static_cast<std::streamoff>(from));
+  log.read(text.data(), static_cast<std::streamsize>(text.size()));
+  return text.find(kWords) != std::string::npos;
+}
+
+void MpsDomain::Faulted() {
+  const bool same = fault_at_ && clock_.Now() - *fault_at_ < kOneFault;
+  if (state_ == State::kRecovering || same) return;
+  fault_at_ = clock_.Now();
+  ++faults_;
+  deadline_.reset();  // until the last of its clients has ended, however long that takes
+  Set(State::kRecovering);
+  if (on_lost_work) on_lost_work(true);
+  Await(&MpsDomain::AskState);
 }
 
 std::optional<MpsDomain::Watched> MpsDomain::Watch(pid_t pid, void (MpsDomain::*died)()) {

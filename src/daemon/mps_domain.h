@@ -49,6 +49,8 @@ class MpsDomain {
   // A domain that failed to start is kGone, and this says why.
   const std::optional<Error>& failure() const { return failure_; }
 
+  // Asks for the server's state now; `answered` once that, and what follows from it, is known.
+  void AskNow(std::function<void()> answered);
   // Looks after it; once a second.
   void Tick();
   // Ends daemon and server; with clients these are ended too, after `patience`.
@@ -96,7 +98,9 @@ class MpsDomain {
   void ServerDied();
   void DaemonDied();
   void Silent();
-  uint64_t LogBytes() const;
+  // Whether the server's log tells of a fault since it was looked at last.
+  bool LogTellsOfFault();
+  void Faulted();
 
   EventLoop& loop_;
   const Clock& clock_;
@@ -110,8 +114,9 @@ class MpsDomain {
   std::optional<Time> deadline_;  // of what is awaited
   EventLoop::Watch step_;
   bool asking_ = false;
-  uint64_t log_seen_ = 0;
+  uint64_t log_read_ = 0;
   Time asked_at_{};
+  std::optional<Time> fault_at_;
   unsigned faults_ = 0, server_deaths_ = 0;
 };
 

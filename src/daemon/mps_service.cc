@@ -153,7 +153,8 @@ void MpsService::Changed() {
   while (TellOne()) {
   }
   std::erase_if(domains_, [&](const auto& domain) {
-    const bool gone = domain->state() == MpsDomain::State::kGone;
+    // One that failed stays as long as somebody waits for its answers.
+    const bool gone = domain->state() == MpsDomain::State::kGone && !HasTenants(*domain);
     if (gone) unused_since_.erase(domain.get());
     return gone;
   });

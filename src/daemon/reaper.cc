@@ -62,6 +62,7 @@ void Reaper::Died(Tenant& tenant, Member& member) {
     if (words.last_refused_bytes) tenant.refusals_of_dead.last_refused_bytes = words.last_refused_bytes;
     tenant.launches_of_dead += words.launches;
   }
+  if (on_death) on_death(tenant, member);
   member.died = clock_.Now();
   member.death = {};
   Sweep();

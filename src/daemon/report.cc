@@ -218,6 +218,7 @@ Json TenantJson(const Tenant& tenant, const Machine& machine) {
   if (tenant.ended && !tenant.ended->why.empty()) {
     json["ended"] = {
         {"why", tenant.ended->why},
+        {"lost_work", tenant.lost_work ? Json(Name(tenant.lost_work->cause)) : Json(nullptr)},
         {"exit_code", OrNull(tenant.ended->exit_code)},
         {"signal", OrNull(tenant.ended->signal)},
         {"ended_at", Rfc3339(tenant.ended->wall)},

@@ -100,6 +100,15 @@ struct Ended {
   std::chrono::system_clock::time_point wall{};
 };
 
+// Under MPS: what ended the work of its processes on the GPU.
+struct LostWork {
+  enum class Cause { kNeighbour, kOwnFault, kUnknown, kServer };
+  Cause cause = Cause::kUnknown;
+  std::string why;  // for `ended.why`
+};
+// As in JSON: "neighbour-fault", "own-fault", "unknown-fault", "mps-server".
+std::string_view Name(LostWork::Cause cause);
+
 struct Tenant {
   std::string id;
   uint64_t session = 0;  // of its `run`; 0 once that is gone
@@ -149,6 +158,9 @@ struct Tenant {
   uint64_t launches_of_dead = 0;
   std::map<core::ProcessKey, Member> members;
   std::optional<Ended> ended;
+  std::optional<LostWork> lost_work;
+  // At its end: whether a fault of another was the reason, and that is not known yet.
+  bool fault_asked = false, fault_asking = false;
 };
 
 }  // namespace gpumux::daemon

@@ -12,6 +12,20 @@ namespace {
 constexpr int kMaxAncestors = 256;
 }  // namespace
 
+std::string_view Name(LostWork::Cause cause) {
+  switch (cause) {
+    case LostWork::Cause::kNeighbour:
+      return "neighbour-fault";
+    case LostWork::Cause::kOwnFault:
+      return "own-fault";
+    case LostWork::Cause::kUnknown:
+      return "unknown-fault";
+    case LostWork::Cause::kServer:
+      return "mps-server";
+  }
+  return "?";
+}
+
 std::string_view Name(TenantState state) {
   switch (state) {
     case TenantState::kStarting:

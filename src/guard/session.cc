@@ -316,6 +316,7 @@ State Attach() {
 
 const gpumux_limits_page* Limits() { return __atomic_load_n(&s.limits, __ATOMIC_ACQUIRE); }
 gpumux_tenant_page* TenantPage() { return __atomic_load_n(&s.tenant, __ATOMIC_ACQUIRE); }
+gpumux_process_page* OwnPage() { return s.process; }
 gpumux_process_gpu* Counters(int slot) { return &s.process->gpus[slot]; }
 
 int SlotOfUuid(const uint8_t uuid[16]) {

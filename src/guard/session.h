@@ -44,6 +44,8 @@ State Attach();
 
 const gpumux_limits_page* Limits();
 gpumux_tenant_page* TenantPage();
+// The process's own page, while limits are in force.
+gpumux_process_page* OwnPage();
 // The process's counters of one of its GPUs.
 gpumux_process_gpu* Counters(int slot);
 

@@ -24,10 +24,17 @@ namespace gpumux::guard {
 // a missing function shall see.
 inline constexpr cuda::CUresult kMissing = cuda::CUDA_ERROR_NOT_FOUND;
 
+// An error that stays: from then on every call of the process has it. The first
+// one goes into the process page (lasting_error.cc).
+void NoteLastingError(cuda::CUresult result);
+
 // Passes a call through to the driver.
 template <typename... P, typename... A>
 inline cuda::CUresult Through(cuda::CUresult (*real)(P...), A... args) {
-  return real ? real(args...) : kMissing;
+  const cuda::CUresult result = real ? real(args...) : kMissing;
+  // Errors of the GPU and of MPS have these numbers.
+  if (__builtin_expect(result >= cuda::CUDA_ERROR_ILLEGAL_ADDRESS, 0)) NoteLastingError(result);
+  return result;
 }
 
 }  // namespace gpumux::guard

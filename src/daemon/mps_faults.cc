@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/mps_faults.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace gpumux::daemon {
+
+namespace {
+
+// A fault is noticed within a second, when the server's log has grown.
+constexpr Time kRemembered = std::chrono::seconds(5);
+constexpr size_t kMostDead = 1024;
+constexpr size_t kFaultsRemembered = 8;
+
+}  // namespace
+
+MpsFaults::Client MpsFaults::Look(const Tenant& tenant, const Member& member) const {
+  Client client;
+  client.tenant = tenant.id;
+  client.name = fmt::format("{} {}", tenant.uid, tenant.request.ask.name);
+  client.died = member.died.value_or(Time(0));
+  client.gpu = tenant.shares[0].gpu;
+  if (!member.page) return client;
+  for (unsigned slot = 0; slot < tenant.gpus.size(); ++slot) {
+    client.busy |=
+        member.page->Read(slot, 0, machine_.gpus()[tenant.gpus[slot]]->ledger.TotalBytes()).launches > 0;
+  }
+  client.error = member.page->FirstError();
+  // The process wrote it: a time that cannot be is none.
+  const Time at(static_cast<int64_t>(std::min<uint64_t>(member.page->FirstErrorNs(), INT64_MAX)));
+  if (client.error != 0 && at <= clock_.Now() && at > clock_.Now() - kRemembered) client.error_at = at;
+  return client;
+}
+
+void MpsFaults::NoteDeath(const Tenant& tenant, const Member& member) {
+  if (tenant.mode != core::Mode::kMps) return;
+  Client client = Look(tenant, member);
+  if (client.died == Time(0)) client.died = clock_.Now();
+  dead_.push_back(std::move(client));
+  if (dead_.size() > kMostDead) dead_.pop_front();
+}
+
+std::vector<MpsFaults::Client> MpsFaults::ClientsOf(const MpsDomain& domain) {
+  std::erase_if(dead_, [&](const Client& each) { return each.died < clock_.Now() - kRemembered; });
+  std::vector<Client> clients;
+  for (const Client& each : dead_) {
+    if (domain.Serves(each.gpu)) clients.push_back(each);
+  }
+  for (const auto& [id, tenant] : tenants_.live()) {
+    if (tenant->mode != core::Mode::kMps || !domain.Serves(tenant->shares[0].gpu)) continue;
+    for (const auto& [key, member] : tenant->members) {
+      const bool on_gpu = std::any_of(member.gpus.begin(), member.gpus.end(),
+                                      [](const Member::Gpu& gpu) { return gpu.contexts > 0; });
+      if (on_gpu && !member.died) clients.push_back(Look(*tenant, member));
+    }
+  }
+  return clients;
+}
+
+core::Culprit MpsFaults::Judge(const MpsDomain& domain, const std::vector<Client>& clients) {
+  Time fault_at = clock_.Now();
+  std::set<std::string> names;
+  for (const Client& each : clients) {
+    if (each.error_at != Time(0)) fault_at = std::min(fault_at, each.error_at);
+    names.insert(each.name);
+  }
+  auto& history = history_[domain.dir()];
+  const auto always = [&](const std::string& name) {
+    return !history.empty() && std::all_of(history.begin(), history.end(),
+                                           [&](const auto& fault) { return fault.contains(name); });
+  };
+  std::vector<core::Suspect> suspects;
+  for (const Client& each : clients) {
+    core::Suspect suspect;
+    suspect.tenant = each.tenant;
+    suspect.busy = each.busy;
+    suspect.error = each.error;
+    if (each.died != Time(0) && each.died <= fault_at) suspect.died_before = fault_at - each.died;
+    suspect.in_every_fault = always(each.name);
+    suspects.push_back(std::move(suspect));
+  }
+  history.push_back(std::move(names));
+  if (history.size() > kFaultsRemembered) history.pop_front();
+  return core::FindCulprit(suspects);
+}
+
+void MpsFaults::WorkIsLost(const MpsDomain& domain, bool fault) {
+  const std::vector<Client> clients = ClientsOf(domain);
+  const core::Culprit culprit = fault ? Judge(domain, clients) : core::Culprit{};
+  std::set<std::string> losers;
+  for (const Client& each : clients) losers.insert(each.tenant);
+  Event event;
+  event.kind = fault ? EventKind::kMpsFault : EventKind::kMpsServerLost;
+  event.gpus = domain.gpus();
+  const Tenant* tenant = culprit.tenant.empty() ? nullptr : tenants_.Find(culprit.tenant);
+  if (tenant) {
+    event.tenant = tenant->id;
+    event.tenant_name = tenant->request.ask.name;
+    event.owner = tenant->uid;
+  }
+  if (!fault)
+    event.text = fmt::format("the MPS server has died: the work of {} tenant(s) is lost; another one starts",
+                             losers.size());
+  else if (tenant)
+    event.text = fmt::format("a fault of tenant {} ({}) on the GPU: {}; the work of {} tenant(s) is lost",
+                             tenant->id, tenant->request.ask.name, culprit.why, losers.size());
+  else
+    event.text =
+        fmt::format("a fault on the GPU: {}; the work of {} tenant(s) is lost", culprit.why, losers.size());
+  events_.Note(std::move(event));
+  Mark(clients, culprit, fault);
+}
+
+void MpsFaults::Mark(const std::vector<Client>& clients, const core::Culprit& culprit, bool fault) {
+  const Tenant* by = culprit.tenant.empty() ? nullptr : tenants_.Find(culprit.tenant);
+  for (const Client& each : clients) {
+    Tenant* tenant = tenants_.Find(each.tenant);
+    if (!tenant || tenant->lost_work) continue;
+    LostWork lost;
+    if (!fault) {
+      lost = {LostWork::Cause::kServer, "its MPS server died"};
+    } else if (tenant == by) {
+      lost = {LostWork::Cause::kOwnFault, "a GPU fault of its own: " + culprit.why};
+    } else if (by) {
+      lost = {LostWork::Cause::kNeighbour,
+              fmt::format("killed by fault of tenant {} ({})", by->id, by->request.ask.name)};
+    } else {
+      lost = {LostWork::Cause::kUnknown, "killed by a GPU fault under MPS: " + culprit.why};
+    }
+    tenant->lost_work = std::move(lost);
+  }
+  dead_.clear();
+}
+
+bool MpsFaults::Enquire(Tenant& tenant, std::function<void()> go_on) {
+  if (tenant.fault_asking) return true;
+  if (tenant.mode != core::Mode::kMps || tenant.lost_work || tenant.fault_asked) return false;
+  MpsDomain* domain = mps_.Find(tenant.shares[0].gpu);
+  const bool failed =
+      tenant.ended && (tenant.ended->signal.has_value() || tenant.ended->exit_code.value_or(0) != 0);
+  if (!domain || !failed || !tenant.stop_reason.empty()) return false;
+  tenant.fault_asked = tenant.fault_asking = true;
+  domain->AskNow([this, id = tenant.id, go_on = std::move(go_on)] {
+    if (Tenant* asked = tenants_.Find(id)) asked->fault_asking = false;
+    go_on();
+  });
+  return true;
+}
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <deque>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/culprit.h"
+#include "daemon/events.h"
+#include "daemon/mps_service.h"
+
+namespace gpumux::daemon {
+
+// Whose fault it was that the work of an MPS server's clients is lost, and who
+// lost it (docs/design/mps.md).
+class MpsFaults {
+ public:
+  MpsFaults(MpsService& mps, Machine& machine, Tenants& tenants, EventLog& events, const Clock& clock)
+      : mps_(mps), machine_(machine), tenants_(tenants), events_(events), clock_(clock) {}
+
+  // A process of a tenant is dead; its page is still there.
+  void NoteDeath(const Tenant& tenant, const Member& member);
+  // Marks the tenants that lost work (Tenant::lost_work), and names the culprit.
+  void WorkIsLost(const MpsDomain& domain, bool fault);
+  // A tenant's program failed: was that a fault which nobody has noticed yet?
+  // True: that is being asked; `go_on` is called when it is known. Asks once.
+  bool Enquire(Tenant& tenant, std::function<void()> go_on);
+
+ private:
+  // A process that is or was a client, as long as it matters.
+  struct Client {
+    std::string tenant, name;  // id; and whose it is, over several runs: "uid name"
+    Time died{};               // 0: lives
+    bool busy = false;
+    uint32_t error = 0;
+    Time error_at{};
+    gpu::Uuid gpu;
+  };
+  Client Look(const Tenant& tenant, const Member& member) const;
+  std::vector<Client> ClientsOf(const MpsDomain& domain);
+  core::Culprit Judge(const MpsDomain& domain, const std::vector<Client>& clients);
+  void Mark(const std::vector<Client>& clients, const core::Culprit& culprit, bool fault);
+
+  MpsService& mps_;
+  Machine& machine_;
+  Tenants& tenants_;
+  EventLog& events_;
+  const Clock& clock_;
+  std::deque<Client> dead_;
+  std::map<std::string, std::deque<std::set<std::string>>> history_;  // by the domain's directory
+};
+
+}  // namespace gpumux::daemon
