@@ -46,8 +46,9 @@ struct Daemon::Parts {
             {.dir = settings.paths.dir + "/mps", .for_everyone = settings.for_everyone}),
         mps_faults(mps, machine, tenants, events, clock),
         keeper(loop, clock, settings.paths.keeper_socket, settings.keeper_program),
+        held(machine, tenants, keeper, events, clock, settings.hold),
         turns(loop),
-        sessions(machine, tenants, monitor, reaper, desk, reclaim, leases, turns, loop, clock),
+        sessions(machine, tenants, monitor, reaper, desk, reclaim, held, leases, turns, loop, clock),
         report(machine, tenants, leases, clock),
         events_api(events, machine, loop, clock),
         api(report, tenants, leases, monitor, events_api),
@@ -78,13 +79,16 @@ struct Daemon::Parts {
       return mps_faults.Enquire(tenant, std::move(go_on));
     };
     mps.on_lost_work = [this](const MpsDomain& domain, bool fault) { mps_faults.WorkIsLost(domain, fault); };
-    reaper.on_death = [this](const Tenant& tenant, const Member& member) {
-      mps_faults.NoteDeath(tenant, member);
-    };
     mps.on_room = [this] { leases.ScheduleSoon(); };
     leases.make_room = [this](const auto& waiting) { return reclaim.MakeRoomFor(waiting); };
     reclaim.allocating = [this](core::ProcessKey process) { return desk.Waits(process); };
     leases.on_process = keeper.on_lost = [this] { keeper.Hold(WhatToKeep(machine, tenants)); };
+    keeper.on_connected = [this] { held.CallAgain(); };
+    reaper.on_died = [this](Tenant& tenant, Member& member) {
+      held.Died(tenant, member);
+      mps_faults.NoteDeath(tenant, member);
+    };
+    reaper.on_freed = [this](Tenant& tenant, Member& member) { held.Freed(tenant, member); };
     reaper.on_returned = [this](Tenant& tenant) {
       leases.CheckEnd(tenant);
       leases.ScheduleSoon();
@@ -136,6 +140,7 @@ struct Daemon::Parts {
     events.Tick();
     mps.Tick();
     keeper.Hold(WhatToKeep(machine, tenants));
+    held.Tick();
     if (!leases.Idle() || !mps.Idle())
       idle_since.reset();
     else if (!idle_since)
@@ -206,6 +211,7 @@ struct Daemon::Parts {
   MpsService mps;
   MpsFaults mps_faults;
   KeeperLink keeper;
+  HeldDescriptors held;
   FairTurns turns;
   Sessions sessions;
   Report report;

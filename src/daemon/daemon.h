@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/paths.h"
 #include "core/policy.h"
+#include "daemon/held_descriptors.h"
 #include "daemon/service_manager.h"
 #include "gpu/nvml.h"
 
@@ -25,6 +26,7 @@ struct DaemonSettings {
   std::optional<std::chrono::nanoseconds> idle_exit = {};
   bool for_everyone = false;  // the machine's daemon: other users may connect
   core::Policy policy = {};
+  HoldTimes hold = {};
   // At SIGHUP: what holds from then on. An error leaves all as it was. May be empty.
   std::function<Result<core::Policy>()> reload = {};
   // Of whom that is so: its members, or everybody. Sockets that the service

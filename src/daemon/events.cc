@@ -45,6 +45,8 @@ constexpr KindRow kKinds[] = {
     {EventKind::kAtRisk, "at-risk", Severity::kError},
     {EventKind::kCovered, "covered", Severity::kInfo},
     {EventKind::kRecalled, "recalled", Severity::kInfo},
+    {EventKind::kDiedAtWork, "died-at-work", Severity::kWarning},
+    {EventKind::kLetGo, "let-go", Severity::kInfo},
     {EventKind::kGpuLost, "gpu-lost", Severity::kError},
     {EventKind::kGpuBack, "gpu-back", Severity::kInfo},
     {EventKind::kGpuOwned, "gpu-owned", Severity::kInfo},

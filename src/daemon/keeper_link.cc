@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -36,6 +37,11 @@ gpumux_keeper_frame MakeFrame(unsigned type, const KeptName& name) {
   ipc::SetField(frame.group, name.first);
   ipc::SetField(frame.name, name.second);
   return frame;
+}
+
+uint32_t ToLinger(Time time) {
+  const auto ms = std::chrono::ceil<std::chrono::milliseconds>(time).count();
+  return static_cast<uint32_t>(std::clamp<int64_t>(ms, 0, GPUMUX_KEEPER_MAX_LINGER_MS));
 }
 
 // In the child of a fork: only async-signal-safe calls. Forks again, so that
@@ -79,7 +85,16 @@ bool KeeperLink::Connect() {
   told_.clear();
   forgotten_ = false;
   watch_ = loop_.OnReadable(socket_.fd(), [this] { Readable(); });
+  if (on_connected) on_connected();
   return true;
+}
+
+bool KeeperLink::BeConnected() {
+  if (program_.empty()) return false;
+  if (socket_.valid()) return true;
+  if (not_before_ && clock_.Now() < *not_before_) return false;
+  not_before_ = clock_.Now() + kStartAgain;
+  return Connect() || Start();
 }
 
 bool KeeperLink::Start() {
@@ -142,6 +157,8 @@ std::vector<UniqueFd> KeeperLink::Take() {
     ++count;
     KillPoint("keeper-taking");
     for (UniqueFd& fd : received->fds) taken.push_back(std::move(fd));
+    const bool process = frame.flags & GPUMUX_KEEPER_WATCH;
+    if (process && (frame.flags & GPUMUX_KEEPER_LINGER)) lingering_.push_back(ipc::FieldText(frame.group));
   }
   Lost("ended, or is one of another release");
   return taken;
@@ -158,19 +175,44 @@ bool KeeperLink::Send(unsigned type, const KeptName& name, const Kept* item) {
     fd = pidfd.get();
     frame.flags = GPUMUX_KEEPER_WATCH;
   }
-  const auto bytes = std::as_bytes(std::span(&frame, 1));
-  const Status sent = fd >= 0 ? socket_.Send(bytes, std::span<const int>(&fd, 1)) : socket_.Send(bytes);
+  return SendFrame(frame, std::span<const int>(&fd, fd >= 0 ? 1 : 0));
+}
+
+bool KeeperLink::SendFrame(const gpumux_keeper_frame& frame, std::span<const int> fds) {
+  const Status sent = socket_.Send(std::as_bytes(std::span(&frame, 1)), fds);
   if (!sent) Lost("cannot be told: " + sent.error().message);
   return sent.has_value();
 }
 
+bool KeeperLink::Watch(const std::string& group, int pidfd) {
+  if (!BeConnected()) return false;
+  gpumux_keeper_frame frame = MakeFrame(GPUMUX_KEEPER_HOLD, {group, "process"});
+  frame.flags = GPUMUX_KEEPER_WATCH | GPUMUX_KEEPER_LINGER;
+  return SendFrame(frame, std::span(&pidfd, 1));
+}
+
+bool KeeperLink::Linger(const std::string& group, unsigned number, std::span<const int> fds, Time time) {
+  if (!socket_.valid()) return false;
+  gpumux_keeper_frame frame = MakeFrame(GPUMUX_KEEPER_HOLD, {group, fmt::format("devices {}", number)});
+  frame.flags = GPUMUX_KEEPER_LINGER;
+  frame.linger_ms = ToLinger(time);
+  return SendFrame(frame, fds);
+}
+
+bool KeeperLink::LingerFor(const std::string& group, Time time, bool dead) {
+  if (!socket_.valid()) return false;
+  gpumux_keeper_frame frame = MakeFrame(GPUMUX_KEEPER_LINGER_FOR, {group, ""});
+  frame.flags = dead ? GPUMUX_KEEPER_DEAD : 0;
+  frame.linger_ms = ToLinger(time);
+  return SendFrame(frame, {});
+}
+
+void KeeperLink::Release(const std::string& group) {
+  if (socket_.valid()) SendFrame(MakeFrame(GPUMUX_KEEPER_RELEASE, {group, ""}), {});
+}
+
 void KeeperLink::Hold(const KeptItems& items) {
-  if (program_.empty()) return;
-  if (!socket_.valid()) {
-    if (items.empty() || (not_before_ && clock_.Now() < *not_before_)) return;
-    not_before_ = clock_.Now() + kStartAgain;
-    if (!Connect() && !Start()) return;
-  }
+  if (!socket_.valid() && (items.empty() || !BeConnected())) return;
   for (const auto& [name, item] : items) {
     if (told_.contains(name)) continue;
     if (!Send(GPUMUX_KEEPER_HOLD, name, &item)) return;

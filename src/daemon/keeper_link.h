@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,14 +44,29 @@ class KeeperLink {
   // this returns, so it will read it even if we die now.
   void Hold(const KeptItems& items);
 
+  // Descriptors that outlive a process by a time, whatever becomes of us: first the process
+  // (`pidfd`), then what is held for it. A group is one process's. False: no keeper has got them.
+  bool Watch(const std::string& group, int pidfd);
+  bool Linger(const std::string& group, unsigned number, std::span<const int> fds, Time time);
+  // Changes the time of what it holds; `dead`: their program is gone though the process lives.
+  bool LingerFor(const std::string& group, Time time, bool dead);
+  void Release(const std::string& group);
+  // Groups that an earlier daemon has left to linger, as Take() found them.
+  std::vector<std::string> TakeLingering() { return std::exchange(lingering_, {}); }
+
   // The keeper has died or was hung up on: the time to say Hold again.
   std::function<void()> on_lost;
+  // A keeper was found, which may know nothing.
+  std::function<void()> on_connected;
 
  private:
   bool Connect();
   bool Start();
   void Lost(const std::string& why);
+  // Finds one, or starts one, but not twice in a second.
+  bool BeConnected();
   bool Send(unsigned type, const KeptName& name, const Kept* item);
+  bool SendFrame(const gpumux_keeper_frame& frame, std::span<const int> fds);
   void Readable();
 
   EventLoop& loop_;
@@ -62,6 +78,7 @@ class KeeperLink {
   std::set<KeptName> told_;
   bool forgotten_ = false;  // told to forget what others had sent
   std::optional<Time> not_before_;
+  std::vector<std::string> lingering_;
 };
 
 }  // namespace gpumux::daemon

@@ -101,6 +101,15 @@ uint32_t ProcessPage::FirstError() const { return std::atomic_ref<uint32_t>(page
 
 uint64_t ProcessPage::FirstErrorNs() const { return Load(page().first_error_ns); }
 
+WorkWords ProcessPage::Work() const {
+  WorkWords words;
+  words.launches = Load(page().gpus[0].launches);
+  words.done = std::min(Load(page().launches_done), words.launches);
+  words.launch_ns = Load(page().launch_ns);
+  words.descriptors_open = std::atomic_ref<uint32_t>(page().descriptors_open).load();
+  return words;
+}
+
 void CloseOrphanPage(UniqueFd fd) {
   const auto memory = SharedMemory::Map(std::move(fd), GPUMUX_PAGE_BYTES, /*writable=*/true);
   if (!memory) return;
@@ -142,8 +151,6 @@ Result<TenantPages> TenantPages::Create(const std::string& tenant_id, const std:
   return pages;
 }
 
-void TenantPages::SetFlags(uint32_t flags) { std::atomic_ref<uint32_t>(limits().flags).store(flags); }
-
 void TenantPages::SetLimits(unsigned slot, uint64_t guaranteed_bytes, uint64_t limit_bytes,
                             uint64_t granted_bytes) {
   gpumux_gpu_limit& gpu = limits().gpus[slot];
@@ -153,6 +160,14 @@ void TenantPages::SetLimits(unsigned slot, uint64_t guaranteed_bytes, uint64_t l
 }
 
 void TenantPages::SetState(uint32_t state) { std::atomic_ref<uint32_t>(limits().state).store(state); }
+
+void TenantPages::SetMps() { std::atomic_ref<uint32_t>(limits().flags).fetch_or(GPUMUX_LIMITS_MPS); }
+
+bool TenantPages::IsMps() const {
+  return std::atomic_ref<uint32_t>(limits().flags).load() & GPUMUX_LIMITS_MPS;
+}
+
+void TenantPages::CallForDescriptors() { std::atomic_ref<uint32_t>(limits().descriptors_call).fetch_add(1); }
 
 void TenantPages::SetHeartbeat(uint64_t monotonic_ns) { Store(limits().daemon_heartbeat, monotonic_ns); }
 

@@ -31,6 +31,14 @@ struct ProcessWords {
   uint64_t mps_free_bytes = 0;  // that the driver named with the first context
 };
 
+// What a process has under way, as far as its guard can tell.
+struct WorkWords {
+  uint64_t launches = 0;
+  uint64_t done = 0;       // at most `launches`
+  uint64_t launch_ns = 0;  // the longest that one took; 0: nothing is known
+  uint64_t descriptors_open = 0;
+};
+
 // How the page shows in a process's /proc/PID/maps.
 inline constexpr char kProcessPageName[] = "gpumux-process";
 
@@ -56,6 +64,7 @@ class ProcessPage {
   // The first error of CUDA that stays for good; 0: none.
   uint32_t FirstError() const;
   uint64_t FirstErrorNs() const;
+  WorkWords Work() const;
   int fd() const { return memory_.read_write(); }
 
  private:
@@ -76,11 +85,13 @@ class TenantPages {
   static Result<TenantPages> Create(const std::string& tenant_id, const std::vector<Gpu>& gpus, bool strict,
                                     bool simulated);
 
-  // GPUMUX_LIMITS_*.
-  void SetFlags(uint32_t flags);
-
   void SetLimits(unsigned slot, uint64_t guaranteed_bytes, uint64_t limit_bytes, uint64_t granted_bytes);
   void SetState(uint32_t state);
+  // Its processes are to be clients of MPS, and their descriptors of GPUs are held.
+  void SetMps();
+  bool IsMps() const;
+  // All of them shall send theirs anew.
+  void CallForDescriptors();
   void SetHeartbeat(uint64_t monotonic_ns);
 
   int limits_fd() const { return limits_read_only_.get(); }

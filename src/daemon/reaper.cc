@@ -16,7 +16,8 @@ namespace gpumux::daemon {
 namespace {
 constexpr Time kSweepPeriod = std::chrono::milliseconds(20);
 // Then the bytes that NVML still shows count as the driver's doing: they become
-// unexplained, and are no longer the tenant's.
+// unexplained, and are no longer the tenant's. From the end of the time for which
+// its descriptors are held.
 constexpr Time kReturnLimit = std::chrono::seconds(30);
 }  // namespace
 
@@ -62,9 +63,9 @@ void Reaper::Died(Tenant& tenant, Member& member) {
     if (words.last_refused_bytes) tenant.refusals_of_dead.last_refused_bytes = words.last_refused_bytes;
     tenant.launches_of_dead += words.launches;
   }
-  if (on_death) on_death(tenant, member);
   member.died = clock_.Now();
   member.death = {};
+  if (on_died) on_died(tenant, member);
   Sweep();
 }
 
@@ -90,7 +91,7 @@ void Reaper::Sweep() {
       }
       if (!listed) {
         returned.push_back({tenant.get(), key});
-      } else if (clock_.Now() - *member.died > kReturnLimit) {
+      } else if (clock_.Now() - *member.died > kReturnLimit + member.held.hold) {
         LogWarning("tenant {}: pid {} is dead, and NVML still shows memory of it", id, member.process.pid);
         returned.push_back({tenant.get(), key});
       } else {
@@ -104,6 +105,8 @@ void Reaper::Sweep() {
 }
 
 void Reaper::Return(Tenant& tenant, core::ProcessKey key) {
+  const auto freed = tenant.members.find(key);
+  if (on_freed && freed != tenant.members.end()) on_freed(tenant, freed->second);
   for (const size_t gpu : tenant.gpus) {
     machine_.gpus()[gpu]->ledger.RemoveProcess(tenant.id, key);
     monitor_.Publish(gpu);

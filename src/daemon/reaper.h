@@ -19,8 +19,8 @@ class Reaper {
   // the tenant may have ended. It may not be destroyed inside of the call.
   std::function<void(Tenant&)> on_returned;
 
-  // It is dead, and what it left is still there to be read.
-  std::function<void(const Tenant&, const Member&)> on_death;
+  // A process has died; its bytes are not back yet. And: they are.
+  std::function<void(Tenant&, Member&)> on_died, on_freed;
 
   // Makes a living process a member, with an account on each GPU of the
   // tenant. kNotFound: it is dead; kDenied: the tenant has too many processes.

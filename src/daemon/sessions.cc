@@ -33,13 +33,15 @@ size_t MaxPerStranger() {
 }  // namespace
 
 Sessions::Sessions(Machine& machine, Tenants& tenants, Monitor& monitor, Reaper& reaper, CreditDesk& desk,
-                   Reclaim& reclaim, Leases& leases, FairTurns& turns, EventLoop& loop, const Clock& clock)
+                   Reclaim& reclaim, HeldDescriptors& held, Leases& leases, FairTurns& turns, EventLoop& loop,
+                   const Clock& clock)
     : machine_(machine),
       tenants_(tenants),
       monitor_(monitor),
       reaper_(reaper),
       desk_(desk),
       reclaim_(reclaim),
+      held_(held),
       leases_(leases),
       turns_(turns),
       loop_(loop),
@@ -236,6 +238,8 @@ bool Sessions::HandleGuard(Session& session, const ipc::Frame& frame, std::vecto
       return Notice(session, frame);
     case GPUMUX_PROCESS_LIST_REQUEST:
       return ProcessList(session, frame);
+    case GPUMUX_HOLD_DESCRIPTORS:
+      return HoldDescriptors(session, frame, fds);
     default:
       return false;
   }
@@ -301,6 +305,7 @@ bool Sessions::Hello(Session& session, const ipc::Frame& frame, std::vector<Uniq
     // Another program in the same process (exec): the memory of the one before
     // went with it.
     resumed = GPUMUX_RESUMED_NOT;
+    held_.ProgramGone(*of_member, *member);
     for (unsigned slot = 0; slot < of_member->gpus.size(); ++slot) {
       GpuState& gpu = *machine_.gpus()[of_member->gpus[slot]];
       ForgetProgram(*of_member, *member, slot, gpu);

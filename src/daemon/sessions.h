@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "daemon/credit_desk.h"
 #include "daemon/fair_turns.h"
+#include "daemon/held_descriptors.h"
 #include "daemon/leases.h"
 #include "daemon/reaper.h"
 #include "daemon/reclaim.h"
@@ -24,7 +25,8 @@ namespace gpumux::daemon {
 class Sessions {
  public:
   Sessions(Machine& machine, Tenants& tenants, Monitor& monitor, Reaper& reaper, CreditDesk& desk,
-           Reclaim& reclaim, Leases& leases, FairTurns& turns, EventLoop& loop, const Clock& clock);
+           Reclaim& reclaim, HeldDescriptors& held, Leases& leases, FairTurns& turns, EventLoop& loop,
+           const Clock& clock);
   ~Sessions();
 
   // Also again, when the socket is not `Listening` any more: somebody removed it.
@@ -79,6 +81,7 @@ class Sessions {
   bool Credit(Session& session, const ipc::Frame& frame, bool context);
   bool MemoryInfo(Session& session, const ipc::Frame& frame);
   bool Notice(Session& session, const ipc::Frame& frame);
+  bool HoldDescriptors(Session& session, const ipc::Frame& frame, std::vector<UniqueFd>& fds);
   bool ProcessList(Session& session, const ipc::Frame& frame);
   void RefuseGuard(Session& session, uint32_t request_id, uint32_t reason, const std::string& text);
 
@@ -96,6 +99,7 @@ class Sessions {
   Reaper& reaper_;
   CreditDesk& desk_;
   Reclaim& reclaim_;
+  HeldDescriptors& held_;
   Leases& leases_;
   FairTurns& turns_;
   EventLoop& loop_;

@@ -74,7 +74,7 @@ Status Leases::MakePages(Tenant& tenant) {
                 "try again; see the limits of its process and the machine's memory");
   }
   tenant.pages = std::move(*pages);
-  if (tenant.mode == core::Mode::kMps) tenant.pages->SetFlags(GPUMUX_LIMITS_MPS);
+  if (tenant.mode == core::Mode::kMps) tenant.pages->SetMps();
   return {};
 }
 

@@ -33,6 +33,18 @@ struct ProcessName {
   auto operator<=>(const ProcessName&) const = default;
 };
 
+// What the keeper holds for a process, beyond its death (held_descriptors.h).
+struct HeldOfProcess {
+  unsigned round = 0;        // of its messages
+  uint32_t coming = 0;       // of this round, in all
+  uint32_t came = 0;         // of these
+  uint32_t held = 0;         // of the last round that came whole
+  std::string group;         // in the keeper, of this round
+  std::string group_before;  // of the last whole one, while this one comes
+  Time hold{};               // how long they outlive it, as the keeper was told
+  bool under_way = false;    // it died with work under way
+};
+
 // One process of a tenant: one that said hello, or one that NVML shows on a GPU.
 struct Member {
   struct Gpu {
@@ -55,7 +67,8 @@ struct Member {
   unsigned sessions = 0;            // open connections of its guard
   bool guard_before = false;        // without `page`: it has one of a daemon before this one
   std::vector<Gpu> gpus;            // by slot
-  std::optional<Time> died;         // its bytes are returned once NVML shows them free
+  HeldOfProcess held;
+  std::optional<Time> died;  // its bytes are returned once NVML shows them free
 };
 
 // A process of a tenant whose program has ended: it holds nothing on a GPU, but

@@ -3,9 +3,11 @@
 // A context takes device memory that no allocation shows (518 MiB on an H200).
 // The daemon charges it before it exists and corrects the figure by NVML after.
 #include "guard/allocations.h"
+#include "guard/backlog.h"
 #include "guard/contexts.h"
 #include "guard/credit.h"
 #include "guard/current_context.h"
+#include "guard/descriptors.h"
 #include "guard/driver.h"
 #include "guard/driver_objects.h"
 #include "guard/limits.h"
@@ -54,6 +56,17 @@ void Gone(int slot, CUcontext context) {
   if (bytes) Release(slot, bytes);
   RefreshPools(slot, last);
   NoticeContexts(slot, g_contexts[slot]);
+  CountContexts(-1);
+  LookAtDescriptors();
+}
+
+// After one was made, or was not.
+void Made(int slot, bool made) {
+  if (made) g_contexts[slot]++;
+  NoticeContexts(slot, g_contexts[slot]);
+  if (!made) return;
+  CountContexts(1);
+  SendDescriptors();
 }
 
 template <typename Create>
@@ -69,9 +82,8 @@ CUresult CreateContext(CUcontext* out, CUdevice device, Create&& create) {
   if (r == CUDA_SUCCESS && out) {
     ReadBackMps(slot, device, *out);
     g_created.Insert(reinterpret_cast<uint64_t>(*out), Context{slot, 1});
-    g_contexts[slot]++;
   }
-  NoticeContexts(slot, g_contexts[slot]);
+  Made(slot, r == CUDA_SUCCESS && out);
   return r;
 }
 
@@ -146,9 +158,8 @@ CUresult RetainPrimary(CUdevice device, int slot, CUcontext* context) {
   if (r == CUDA_SUCCESS && context) {
     ReadBackMps(slot, device, *context);
     g_primary[slot] = *context;
-    g_contexts[slot]++;
   }
-  NoticeContexts(slot, g_contexts[slot]);
+  Made(slot, r == CUDA_SUCCESS && context);
   return r;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "guard/credit.h"
 
+#include "guard/descriptors.h"
 #include "guard/own_part.h"
 #include "guard/session.h"
 
@@ -52,6 +53,7 @@ bool TakeCredit(int slot, uint64_t bytes, Refusal* refusal, bool reclaim) {
   *refusal = Refusal::kOwnLimit;
   const uint32_t state = __atomic_load_n(&Limits()->state, __ATOMIC_RELAXED);
   if (state == GPUMUX_STATE_RUNNING && TakeFromCredit(Counters(slot), bytes)) return true;
+  const LookAfter look;
   CreditAnswer answer = {};
   bool answered = RequestCredit(slot, bytes, reclaim, &answer);
   if (!answered && state == GPUMUX_STATE_RUNNING) {

@@ -4,9 +4,11 @@
 #include "guard/driver_objects.h"
 
 #include "guard/allocations.h"
+#include "guard/backlog.h"
 #include "guard/contexts.h"
 #include "guard/credit.h"
 #include "guard/current_context.h"
+#include "guard/descriptors.h"
 #include "guard/lock.h"
 #include "guard/rounding.h"
 #include "guard/session.h"
@@ -134,6 +136,8 @@ bool ContextOfStream(CUstream stream, CUcontext* context) {
 
 template <typename Create>
 CUresult CreateStream(Create&& create) {
+  CountStream();
+  const LookAfter look;
   if (!InForce()) return create();
   ObjectsCall state;
   if (!BeginObjects(Objects::kStreams, 1, &state)) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -170,6 +174,8 @@ CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int priori
 }
 
 CUresult cuGreenCtxStreamCreate(CUstream* stream, CUgreenCtx green, unsigned flags, int priority) {
+  CountStream();
+  const LookAfter look;
   auto call = [&] { return Through(Real().cuGreenCtxStreamCreate, stream, green, flags, priority); };
   CUcontext primary = nullptr;
   int slot = kNoDevice;

@@ -14,6 +14,7 @@
 #include "guard/allocations.h"
 #include "guard/credit.h"
 #include "guard/current_context.h"
+#include "guard/descriptors.h"
 #include "guard/driver.h"
 #include "guard/image_globals.h"
 #include "guard/local_memory.h"
@@ -46,6 +47,7 @@ bool AboveLimit(int slot) {
 template <typename Handle, typename Load, typename Unload>
 CUresult LoadImage(Handle* handle, ImageGlobals globals, Load&& load, Unload&& unload) {
   if (!InForce() || !handle) return load();
+  const LookAfter look;
   const int slot = SlotFor(handle);
   if (slot == kNoDevice) return load();
   if (slot == kNotOurs) return CUDA_ERROR_OUT_OF_MEMORY;

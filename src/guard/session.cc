@@ -11,7 +11,9 @@
 
 #include "gpumux/abi/session.h"
 #include "guard/allocations.h"
+#include "guard/backlog.h"
 #include "guard/current_context.h"
+#include "guard/descriptors.h"
 #include "guard/driver.h"
 #include "guard/lock.h"
 #include "guard/own_part.h"
@@ -34,6 +36,7 @@ struct Session {
   int fd;
   uint64_t fd_inode;  // to notice that the program closed our descriptor and reused its number
   uint32_t next_request_id;
+  uint32_t connection;  // atomic; how many there were
   uint64_t last_reconnect_ns;
   // Of the process page and the tenant page, for the daemon after this one; and
   // what they are, since the program may close any descriptor.
@@ -184,6 +187,7 @@ bool Reconnect() {
   }
   s.fd = fd;
   s.fd_inode = InodeOf(fd);
+  __atomic_add_fetch(&s.connection, 1, __ATOMIC_RELAXED);
   SetState(State::kInForce);
   return true;
 }
@@ -234,12 +238,14 @@ void InForkedChild() {
   ForgetAllAllocations();
   ForgetParts();
   ForgetReclaim();
+  ForgetDescriptors();
+  ForgetBacklog();
   SetState(State::kIdle);
 }
 
 // One request and its reply, under request_lock. False: the connection is gone.
 bool Call(uint16_t type, const void* request, uint32_t request_bytes, uint16_t reply_type, void* reply,
-          uint32_t reply_bytes) {
+          uint32_t reply_bytes, const int* fds = nullptr, size_t fd_count = 0) {
   if (s.fd > 0 && !SocketIsOurs()) s.fd = -1;  // the program closed it
   if (s.fd <= 0) {
     const uint64_t now = NowNs();
@@ -254,8 +260,10 @@ bool Call(uint16_t type, const void* request, uint32_t request_bytes, uint16_t r
     }
   }
   const uint32_t id = ++s.next_request_id;
-  if (!Send(s.fd, type, id, request, request_bytes)) {
-    LoseConnection();
+  if (!Send(s.fd, type, id, request, request_bytes, fds, fd_count)) {
+    // Of what it was to carry, one is closed by now, or too many are under way.
+    const bool passing = fd_count > 0 && (errno == EBADF || errno == ETOOMANYREFS) && SocketIsOurs();
+    if (!passing) LoseConnection();
     return false;
   }
   if (reply_type == 0) return true;
@@ -405,6 +413,33 @@ bool RequestProcesses(gpumux_process_list* list) {
   list->count = 1;
   list->processes[0] = {s.pid_outside, static_cast<int32_t>(getpid())};
   return false;
+}
+
+bool ToBeMpsClient() {
+  return InForce() && (__atomic_load_n(&Limits()->flags, __ATOMIC_RELAXED) & GPUMUX_LIMITS_MPS) != 0;
+}
+
+bool HoldDescriptors(const gpumux_hold_descriptors& message, const int* fds, uint32_t count) {
+  Held held(s.request_lock);
+  // A later message of a daemon that has not seen the first would be out of place.
+  if (message.first != 0 && !SocketIsOurs()) return false;
+  return Call(GPUMUX_HOLD_DESCRIPTORS, &message, sizeof message, 0, nullptr, 0, fds, count);
+}
+
+void TellDescriptors(uint32_t open, uint32_t sent) {
+  __atomic_store_n(&s.process->descriptors_open, open, __ATOMIC_RELAXED);
+  __atomic_store_n(&s.process->descriptors_sent, sent, __ATOMIC_RELAXED);
+}
+
+uint32_t ConnectionNumber() { return __atomic_load_n(&s.connection, __ATOMIC_RELAXED); }
+
+void TellBacklog(uint64_t launches_done, uint64_t launch_ns) {
+  uint64_t* done = &s.process->launches_done;
+  uint64_t* longest = &s.process->launch_ns;
+  if (__atomic_load_n(done, __ATOMIC_RELAXED) < launches_done)
+    __atomic_store_n(done, launches_done, __ATOMIC_RELAXED);
+  if (__atomic_load_n(longest, __ATOMIC_RELAXED) < launch_ns)
+    __atomic_store_n(longest, launch_ns, __ATOMIC_RELAXED);
 }
 
 void MarkLatencyCritical(bool on) {

@@ -81,6 +81,16 @@ bool RequestContext(int slot, bool* granted);
 // alone.
 bool RequestProcesses(gpumux_process_list* list);
 void NoticeContexts(int slot, uint32_t contexts);
+// The tenant's processes are to be clients of MPS.
+bool ToBeMpsClient();
+// Descriptors of GPUs for the daemon to keep, and what the page says of them. False: it did
+// not get them.
+bool HoldDescriptors(const gpumux_hold_descriptors& message, const int* fds, uint32_t count);
+void TellDescriptors(uint32_t open, uint32_t sent);
+// Another one each time that this process has connected to a daemon.
+uint32_t ConnectionNumber();
+// So many launches have ended; one took `launch_ns` (0: none did).
+void TellBacklog(uint64_t launches_done, uint64_t launch_ns);
 // A hint in the process page: what the program does now must not wait.
 void MarkLatencyCritical(bool on);
 

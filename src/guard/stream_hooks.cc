@@ -10,8 +10,10 @@
 //
 // While any pool holds memory, the synchronising calls are followed by that
 // reading (40 ns a pool on an H200); otherwise they cost one load.
+#include "guard/backlog.h"
 #include "guard/credit.h"
 #include "guard/current_context.h"
+#include "guard/descriptors.h"
 #include "guard/driver.h"
 #include "guard/lock.h"
 #include "guard/rounding.h"
@@ -111,6 +113,7 @@ void ReleaseAtSynchronise(int slot, uint64_t bytes) {
 }
 
 void AfterSynchronise() {
+  AnswerDescriptorsCall();
   if (__atomic_load_n(&g_to_refresh, __ATOMIC_RELAXED) == 0 || !InForce()) return;
   Held held(g_lock);
   RefreshAll();
@@ -357,6 +360,7 @@ extern "C" {
 // Its memory is its owner's, who is charged; allocations from it cost nothing here.
 CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool, void* handle, CUmemAllocationHandleType type,
                                             unsigned long long flags) {
+  const LookAfter look;
   const CUresult r = Through(Real().cuMemPoolImportFromShareableHandle, pool, handle, type, flags);
   if (r == CUDA_SUCCESS && InForce() && pool) {
     Held held(g_lock);
@@ -406,6 +410,7 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr ptr, CUstream stream) {
 }
 
 CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* props) {
+  const LookAfter look;
   const CUresult r = Through(Real().cuMemPoolCreate, pool, props);
   if (r == CUDA_SUCCESS && InForce() && pool && props) {
     const bool on_device = props->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
@@ -444,31 +449,36 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void
 }
 
 CUresult cuStreamSynchronize(CUstream stream) {
-  const CUresult r = Through(Real().cuStreamSynchronize, stream);
+  Wait wait(IsOnlyStream(stream));
+  const CUresult r = wait.Over(Through(Real().cuStreamSynchronize, stream));
   AfterSynchronise();
   return r;
 }
 
 CUresult cuStreamSynchronize_ptsz(CUstream stream) {
-  const CUresult r = Through(Real().cuStreamSynchronize_ptsz, stream);
+  Wait wait(false);
+  const CUresult r = wait.Over(Through(Real().cuStreamSynchronize_ptsz, stream));
   AfterSynchronise();
   return r;
 }
 
 CUresult cuEventSynchronize(CUevent event) {
-  const CUresult r = Through(Real().cuEventSynchronize, event);
+  Wait wait(false);
+  const CUresult r = wait.Over(Through(Real().cuEventSynchronize, event));
   AfterSynchronise();
   return r;
 }
 
 CUresult cuCtxSynchronize() {
-  const CUresult r = Through(Real().cuCtxSynchronize);
+  Wait wait(true);
+  const CUresult r = wait.Over(Through(Real().cuCtxSynchronize));
   AfterSynchronise();
   return r;
 }
 
 CUresult cuCtxSynchronize_v2(CUcontext ctx) {
-  const CUresult r = Through(Real().cuCtxSynchronize_v2, ctx);
+  Wait wait(true);
+  const CUresult r = wait.Over(Through(Real().cuCtxSynchronize_v2, ctx));
   AfterSynchronise();
   return r;
 }

@@ -14,6 +14,7 @@
 // Handles that were imported from another process are charged to their owner.
 #include "guard/allocations.h"
 #include "guard/credit.h"
+#include "guard/descriptors.h"
 #include "guard/driver.h"
 #include "guard/lock.h"
 #include "guard/rounding.h"
@@ -194,6 +195,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, vo
                                         CUmemAllocationHandleType type) {
   auto call = [&] { return Through(Real().cuMemImportFromShareableHandle, handle, os_handle, type); };
   if (!InForce() || !handle) return call();
+  const LookAfter look;
   Held held(g_lock);
   const CUresult r = call();
   if (r == CUDA_SUCCESS) {

@@ -40,7 +40,7 @@ bool Send(int fd, uint16_t type, uint32_t id, const void* payload, uint32_t byte
   msghdr message = {};
   message.msg_iov = parts;
   message.msg_iovlen = 2;
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * 2)] = {};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * GPUMUX_MAX_FDS)] = {};
   if (fd_count > 0) {
     message.msg_control = control;
     message.msg_controllen = CMSG_SPACE(sizeof(int) * fd_count);

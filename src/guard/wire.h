@@ -13,6 +13,7 @@ namespace gpumux::guard {
 // after a time in which every daemon that lives has answered.
 int Connect();
 
+// At most GPUMUX_MAX_FDS descriptors.
 bool Send(int fd, uint16_t type, uint32_t id, const void* payload, uint32_t bytes, const int* fds = nullptr,
           size_t fd_count = 0);
 

@@ -38,6 +38,8 @@ Shape ShapeOf(uint16_t type) {
       return {Kind::kStruct, sizeof(gpumux_process_list_request)};
     case GPUMUX_PROCESS_LIST:
       return {Kind::kStruct, sizeof(gpumux_process_list)};
+    case GPUMUX_HOLD_DESCRIPTORS:
+      return {Kind::kStruct, sizeof(gpumux_hold_descriptors)};
     case GPUMUX_RECLAIM_LISTEN:
       return {Kind::kStruct, sizeof(gpumux_reclaim_listen)};
     case GPUMUX_RECLAIM_LISTENING:

@@ -178,8 +178,11 @@ struct gpumux_process_page {
   uint32_t descriptors_sent; /* atomic; of these */
   uint32_t reserved32;
   uint64_t first_error_ns; /* CLOCK_MONOTONIC */
-  uint64_t backlog_ns;     /* atomic; how long the work under way is expected to take; 0: nothing is known */
-  uint64_t reserved[10];
+  /* What the work under way is expected to take, when the process is dead: the
+   * launches of gpus[0] beyond `launches_done`, times `launch_ns`. */
+  uint64_t launch_ns;     /* atomic; the longest time that a launch took so far; 0: nothing is known */
+  uint64_t launches_done; /* atomic; so many launches are known to have ended */
+  uint64_t reserved[9];
   struct gpumux_process_gpu gpus[GPUMUX_MAX_GPUS];
 };
 
@@ -209,7 +212,8 @@ static_assert(offsetof(gpumux_process_gpu, mps) == 96);
 static_assert(offsetof(gpumux_process_gpu, mps_free_bytes) == 104);
 static_assert(offsetof(gpumux_process_page, first_error) == 16);
 static_assert(offsetof(gpumux_process_page, first_error_ns) == 32);
-static_assert(offsetof(gpumux_process_page, backlog_ns) == 40);
+static_assert(offsetof(gpumux_process_page, launch_ns) == 40);
+static_assert(offsetof(gpumux_process_page, launches_done) == 48);
 static_assert(offsetof(gpumux_process_page, flags) == 8);
 static_assert(offsetof(gpumux_process_page, gpus) == 128);
 static_assert(sizeof(gpumux_process_page) <= GPUMUX_PAGE_BYTES);

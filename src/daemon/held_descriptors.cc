@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/held_descriptors.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string_view>
+
+#include "base/log.h"
+#include "daemon/gpu_descriptor.h"
+#include "daemon/process_tree.h"
+#include "gpumux/abi/keeper.h"
+
+namespace gpumux::daemon {
+
+namespace {
+
+constexpr unsigned kTimesTheBacklog = 3;
+// Nothing was launched, or all of it has ended: a copy may still be under way.
+constexpr Time kHoldIdle = std::chrono::milliseconds(200);
+// Of the keeper's items: one for the process and one for each message.
+constexpr size_t kMostItems = GPUMUX_KEEPER_MAX_ITEMS / 2;
+
+size_t ItemsOf(uint32_t descriptors) {
+  return descriptors == 0 ? 0 : 1 + (descriptors + GPUMUX_KEEPER_MAX_FDS - 1) / GPUMUX_KEEPER_MAX_FDS;
+}
+
+std::string Seconds(Time time) {
+  return fmt::format("{:.1f} s", std::chrono::duration<double>(time).count());
+}
+
+std::string PrefixOf(const ProcessName& process) {
+  return fmt::format("devices {} {} ", process.pid, process.start_time);
+}
+
+// For trials of what holding is good for.
+bool IsSwitchedOff() {
+  static const char* const set = std::getenv("GPUMUX_HOLD_DESCRIPTORS");
+  return set && std::string_view(set) == "never";
+}
+
+// Worth telling the keeper: a quarter more or less.
+bool Differs(Time told, Time now) { return now > told + told / 4 || now < told - told / 4; }
+
+}  // namespace
+
+Time HoldTimes::For(const WorkWords& work) const {
+  const uint64_t under_way = work.launches - work.done;
+  if (under_way == 0) return std::min(kHoldIdle, least);
+  const auto most_ns = static_cast<uint64_t>(most.count());
+  if (work.launch_ns > most_ns / kTimesTheBacklog / under_way) return most;
+  return std::clamp(Time(static_cast<int64_t>(kTimesTheBacklog * under_way * work.launch_ns)), least, most);
+}
+
+std::string HeldDescriptors::NewGroup(const Member& member) {
+  // Another daemon's rounds may still be there.
+  return fmt::format("{}{}.{}", PrefixOf(member.process), ::getpid(), member.held.round);
+}
+
+bool HeldDescriptors::IsFull() const {
+  size_t items = 0;
+  for (const auto& [id, tenant] : tenants_.live()) {
+    for (const auto& [key, member] : tenant->members)
+      items += ItemsOf(member.held.held) + ItemsOf(member.held.came);
+  }
+  return items >= kMostItems;
+}
+
+bool HeldDescriptors::StartRound(Member& member, uint32_t count) {
+  HeldOfProcess& held = member.held;
+  // One that did not come whole.
+  if (held.came < held.coming && !held.group.empty()) keeper_.Release(held.group);
+  if (held.came == held.coming) held.group_before = held.group;
+  ++held.round;
+  held.coming = count;
+  held.came = 0;
+  held.group = count > 0 ? NewGroup(member) : std::string();
+  return count == 0 || keeper_.Watch(held.group, member.pidfd.get());
+}
+
+void HeldDescriptors::EndRound(Member& member) {
+  HeldOfProcess& held = member.held;
+  held.held = held.coming;
+  if (!held.group_before.empty()) keeper_.Release(held.group_before);
+  held.group_before.clear();
+  // What the daemon before this one was sent.
+  const std::string prefix = PrefixOf(member.process);
+  std::erase_if(lingering_, [&](const std::string& group) {
+    if (!group.starts_with(prefix)) return false;
+    keeper_.Release(group);
+    return true;
+  });
+}
+
+bool HeldDescriptors::Receive(Tenant& tenant, Member& member, const gpumux_hold_descriptors& message,
+                              std::vector<UniqueFd> fds) {
+  HeldOfProcess& held = member.held;
+  const bool first = message.first == 0;
+  const bool in_order = first || (message.count == held.coming && message.first == held.came);
+  if (!tenant.pages->IsMps() || !in_order || message.count > GPUMUX_MAX_HELD || fds.size() > GPUMUX_MAX_FDS ||
+      (fds.empty() && message.count > 0) || message.first + fds.size() > message.count)
+    return false;
+  for (const UniqueFd& fd : fds) {
+    if (!IsOfGpu(fd.get(), machine_.source().simulated)) return false;
+  }
+  if (IsSwitchedOff()) return true;
+  if (first && !StartRound(member, message.count)) {
+    // Without a keeper. The guard is called when there is one.
+    held.held = 0;
+  }
+  if (!fds.empty()) {
+    if (IsFull()) {
+      LogWarning("tenant {}: no room for the descriptors of pid {}: too many are held", tenant.id,
+                 member.process.pid);
+      return true;
+    }
+    std::vector<int> numbers;
+    for (const UniqueFd& fd : fds) numbers.push_back(fd.get());
+    held.hold = times_.For(member.page->Work());
+    if (!keeper_.Linger(held.group, message.first, numbers, held.hold)) held.held = 0;
+  }
+  held.came = message.first + static_cast<uint32_t>(fds.size());
+  if (held.came == held.coming) EndRound(member);
+  return true;
+}
+
+void HeldDescriptors::ProgramGone(Tenant& tenant, Member& member) {
+  HeldOfProcess& held = member.held;
+  if (held.group.empty() || !member.page) return;
+  const Time hold = times_.For(member.page->Work());
+  LogInfo("tenant {}: pid {} has executed another program: its {} descriptors are held for {}", tenant.id,
+          member.process.pid, held.held, Seconds(hold));
+  keeper_.LingerFor(held.group, hold, /*dead=*/true);
+  if (!held.group_before.empty()) keeper_.LingerFor(held.group_before, hold, /*dead=*/true);
+  const unsigned round = held.round;
+  held = {};
+  held.round = round;
+}
+
+void HeldDescriptors::Died(Tenant& tenant, Member& member) {
+  HeldOfProcess& held = member.held;
+  if (!tenant.pages || !tenant.pages->IsMps() || !member.page) return;
+  const WorkWords work = member.page->Work();
+  held.hold = times_.For(work);
+  held.under_way = work.launches > work.done;
+  const uint32_t have = held.held > 0 ? held.held : held.came;
+  if (have > 0) {
+    keeper_.LingerFor(held.group, held.hold, /*dead=*/false);
+    if (!held.group_before.empty()) keeper_.LingerFor(held.group_before, held.hold, /*dead=*/false);
+  } else {
+    held.hold = {};
+  }
+  if (!held.under_way) return;
+  events_.Note(
+      About(EventKind::kDiedAtWork, tenant,
+            have > 0 ? fmt::format("pid {} died with work under way: {} descriptors held for {}",
+                                   member.process.pid, have, Seconds(held.hold))
+                     : fmt::format("pid {} died with work under way and no descriptors of it are held: its "
+                                   "neighbours may get error 700",
+                                   member.process.pid)));
+}
+
+void HeldDescriptors::Freed(const Tenant& tenant, const Member& member) {
+  if (!member.held.under_way || member.held.hold == Time{} || !member.died) return;
+  events_.Note(About(EventKind::kLetGo, tenant,
+                     fmt::format("pid {}: let go, and its memory is free again after {}", member.process.pid,
+                                 Seconds(clock_.Now() - *member.died))));
+}
+
+void HeldDescriptors::CallAgain() {
+  for (std::string& group : keeper_.TakeLingering()) lingering_.push_back(std::move(group));
+  for (const auto& [id, tenant] : tenants_.live()) {
+    if (!tenant->pages || !tenant->pages->IsMps()) continue;
+    tenant->pages->CallForDescriptors();
+    for (auto& [key, member] : tenant->members) {
+      if (!member.died) member.held.held = 0;
+    }
+  }
+}
+
+void HeldDescriptors::Tick() {
+  for (std::string& group : keeper_.TakeLingering()) lingering_.push_back(std::move(group));
+  for (const auto& [id, tenant] : tenants_.live()) {
+    for (auto& [key, member] : tenant->members) {
+      if (member.died || member.held.group.empty() || !member.page) continue;
+      if (member.sessions == 0 && !MayHaveProcessPage(member.process.pid)) {
+        ProgramGone(*tenant, member);
+        continue;
+      }
+      const Time hold = times_.For(member.page->Work());
+      if (!Differs(member.held.hold, hold)) continue;
+      if (keeper_.LingerFor(member.held.group, hold, /*dead=*/false)) member.held.hold = hold;
+    }
+  }
+}
+
+}  // namespace gpumux::daemon

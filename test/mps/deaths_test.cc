@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Clients of MPS that die with kernels on the GPU, and what their neighbour
+// notices (docs/design/mps.md, "Deaths").
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include "scene.h"
+
+namespace gpumux::test {
+namespace {
+
+using ::testing::IsEmpty;
+
+TEST(Deaths, AtWorkReachNobody) {
+  MpsBox box;
+  Process neighbour = box.Neighbour();
+  Process dying = box.Dying({"dies", "wait", "10", "20"});
+  box.Kill("dying", SIGKILL);
+  ASSERT_TRUE(WaitUntil("the death is told", [&] { return !box.Events("died-at-work").empty(); }));
+  ASSERT_TRUE(WaitUntil("its descriptors are let go", [&] { return !box.Events("let-go").empty(); }));
+  box.ExpectUnharmed(neighbour);
+}
+
+TEST(Deaths, WithoutTheHoldReachTheNeighbour) {
+  MpsBox box("never");
+  Process neighbour = box.Neighbour();
+  Process dying = box.Dying({"dies", "wait", "10", "20"});
+  box.Kill("dying", SIGKILL);
+  box.ExpectHarmed(neighbour);
+  dying.Wait();
+}
+
+TEST(Deaths, WithoutWorkHoldNothingUpForLong) {
+  MpsBox box;
+  Process neighbour = box.Neighbour();
+  const uint64_t before = box.UsedBytes();
+  Process dying = box.Dying({"idle", "return"});
+  box.ExpectFreed(before);
+  dying.Wait();
+  EXPECT_THAT(box.Events("died-at-work"), IsEmpty());
+  box.ExpectUnharmed(neighbour);
+}
+
+}  // namespace
+}  // namespace gpumux::test

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A tenant under MPS.
+//
+//   neighbour STOP           kernels whose result it checks, one after another, until the file
+//                            STOP is there; says "works" after the first. Ends with 0, or says
+//                            which error or wrong value it got and ends with 1
+//   dies HOW KERNELS MS      launches so many kernels of so many ms, says "busy" and dies: HOW is
+//                            wait (for a signal), return, _exit, abort, segv, exec, late (a second
+//                            context's descriptors after the first's)
+//   idle HOW                 as dies, with no kernel left
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "../softgpu/cuda_functions.h"
+
+namespace gpumux::test {
+namespace {
+
+using namespace cuda;
+
+void Must(CUresult r, const char* what) {
+  if (r == CUDA_SUCCESS) return;
+  printf("%s: error %d\n", what, static_cast<int>(r));
+  fflush(stdout);
+  _exit(1);
+}
+
+int Neighbour(const std::string& stop) {
+  constexpr unsigned kWords = 1024;
+  Must(InitWithContext(), "context");
+  CUdeviceptr p;
+  Must(Alloc(&p, kWords * 4), "memory");
+  CUfunction fill = GetFunction("fill");
+  for (unsigned round = 1; access(stop.c_str(), F_OK) != 0; ++round) {
+    unsigned value = round;
+    unsigned long long count = kWords;
+    void* params[] = {&p, &value, &count};
+    Must(Launch(fill, 1, 256, nullptr, params), "launch");
+    Must(Spin(2'000'000), "spin");
+    Must(Synchronize(), "synchronise");
+    std::vector<unsigned> words(kWords);
+    Must(FromDevice(words.data(), p, kWords * 4), "copy");
+    for (const unsigned word : words) {
+      if (word == value) continue;
+      printf("wrong value %u, not %u\n", word, value);
+      return 1;
+    }
+    if (round == 1) puts("works");
+  }
+  return 0;
+}
+
+int Die(const std::string& how) {
+  puts("busy");
+  if (how == "_exit") _exit(0);
+  if (how == "abort") abort();
+  if (how == "segv") {
+    signal(SIGSEGV, SIG_DFL);
+    *static_cast<volatile int*>(nullptr) = 0;
+  }
+  if (how == "exec") execl("/bin/sleep", "sleep", "1000", nullptr);
+  if (how == "wait") {
+    for (;;) pause();
+  }
+  return 0;  // from main
+}
+
+int Main(int argc, char** argv) {
+  setvbuf(stdout, nullptr, _IOLBF, 0);
+  const std::string command = argc > 2 ? argv[1] : "";
+  if (command == "neighbour") return Neighbour(argv[2]);
+  Must(InitWithContext(), "context");
+  CUdeviceptr p;
+  Must(Alloc(&p, 64 << 20), "memory");
+  if (command == "idle") {
+    for (int i = 0; i < 3; ++i) Must(Spin(1'000'000), "spin");
+    Must(Synchronize(), "synchronise");
+    return Die(argv[2]);
+  }
+  if (command != "dies" || argc != 5) return 2;
+  // Known kernels: how long one takes is learnt from these.
+  const uint64_t ns = strtoull(argv[4], nullptr, 10) * 1'000'000;
+  for (int i = 0; i < 2; ++i) Must(Spin(ns), "spin");
+  Must(Synchronize(), "synchronise");
+  for (int i = 0; i < atoi(argv[3]); ++i) Must(Spin(ns), "spin");
+  return Die(argv[2]);
+}
+
+}  // namespace
+}  // namespace gpumux::test
+
+int main(int argc, char** argv) { return gpumux::test::Main(argc, argv); }

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Each way of dying with kernels on the GPU; each is waited for until its
+// descriptors are let go.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include "scene.h"
+
+namespace gpumux::test {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+struct Ending {
+  const char* name;
+  const char* how;
+  int signal;  // to a program that waits for one
+};
+void PrintTo(const Ending& ending, std::ostream* out) { *out << ending.name; }
+
+class DeathAtWork : public ::testing::TestWithParam<Ending> {};
+
+TEST_P(DeathAtWork, ReachesNobody) {
+  MpsBox box;
+  Process neighbour = box.Neighbour();
+  const uint64_t before = box.UsedBytes();
+  Process dying = box.Dying({"dies", GetParam().how, "10", "20"});
+  if (GetParam().signal != 0) box.Kill("dying", GetParam().signal);
+  ASSERT_TRUE(WaitUntil("the death is told", [&] { return !box.Events("died-at-work").empty(); }));
+  EXPECT_THAT(box.Events("died-at-work")[0], HasSubstr(" descriptors held for "));
+  box.ExpectFreed(before);
+  EXPECT_THAT(box.Events("let-go"), SizeIs(1));
+  box.ExpectUnharmed(neighbour);
+  dying.Wait();
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, DeathAtWork,
+                         ::testing::Values(Ending{"SIGKILL", "wait", SIGKILL},
+                                           Ending{"SIGTERM", "wait", SIGTERM},
+                                           Ending{"SIGINT", "wait", SIGINT}, Ending{"SIGSEGV", "segv", 0},
+                                           Ending{"abort", "abort", 0}, Ending{"_exit", "_exit", 0},
+                                           Ending{"return", "return", 0}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace gpumux::test
