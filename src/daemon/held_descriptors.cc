@@ -143,8 +143,10 @@ void HeldDescriptors::Died(Tenant& tenant, Member& member) {
   HeldOfProcess& held = member.held;
   if (!tenant.pages || !tenant.pages->IsMps() || !member.page) return;
   const WorkWords work = member.page->Work();
-  held.hold = times_.For(work);
-  held.under_way = work.launches > work.done;
+  // With a lasting error it has no work any more, whatever it launched.
+  const bool failed = member.page->FirstError() != 0;
+  held.hold = failed ? std::min(kHoldIdle, times_.least) : times_.For(work);
+  held.under_way = !failed && work.launches > work.done;
   const uint32_t have = held.held > 0 ? held.held : held.came;
   if (have > 0) {
     keeper_.LingerFor(held.group, held.hold, /*dead=*/false);

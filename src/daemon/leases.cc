@@ -329,7 +329,16 @@ void Leases::GiveUpRun(const std::string& id) {
 }
 
 void Leases::CheckEnd(Tenant& tenant) {
-  if (tenant.state == TenantState::kEnded || !tenant.child_ended || !tenant.members.empty()) return;
+  if (tenant.state == TenantState::kEnded || !tenant.child_ended) return;
+  const auto again = [this, id = tenant.id] {
+    if (Tenant* still = tenants_.Find(id)) CheckEnd(*still);
+  };
+  if (enquire && tenant.ended && enquire(tenant, again)) return;
+  // Descriptors of the dead may be held for a while: nothing more is to be known of them.
+  const bool all_dead = std::all_of(tenant.members.begin(), tenant.members.end(),
+                                    [](const auto& member) { return member.second.died.has_value(); });
+  if (all_dead && !tenant.members.empty()) SendSummary(tenant);
+  if (!tenant.members.empty()) return;
   // The exit code comes with RunEnded, unless `run` is gone.
   if (!tenant.ended && (tenant.session != 0 || tenant.run_expected)) return;
   // A stop ends with the last of those that it was sent to, however long they
@@ -343,10 +352,6 @@ void Leases::CheckEnd(Tenant& tenant) {
     return;
   }
   if (!tenant.left_behind.empty() || WatchLeftBehind(tenant)) return;
-  const auto again = [this, id = tenant.id] {
-    if (Tenant* still = tenants_.Find(id)) CheckEnd(*still);
-  };
-  if (enquire && enquire(tenant, again)) return;
   tenant.state = TenantState::kEnded;
   // Not from within a callback that holds the tenant.
   loop_.Post([this, id = tenant.id] {
@@ -374,24 +379,23 @@ bool Leases::WatchLeftBehind(Tenant& tenant) {
   return true;
 }
 
+std::string Leases::WhyEnded(const Tenant& tenant) {
+  const daemon::Ended& ended = *tenant.ended;
+  if (!tenant.stop_reason.empty()) return tenant.stop_reason;
+  if (tenant.lost_work && (ended.signal || ended.exit_code.value_or(1) != 0)) return tenant.lost_work->why;
+  if (ended.signal) return fmt::format("killed by signal {}", *ended.signal);
+  if (ended.exit_code) return "exited";
+  if (tenant.reservation) return "its process has ended";
+  return tenant.child ? "ended after its run command was gone"
+                      : "its run command ended before the program started";
+}
+
 void Leases::End(Tenant& tenant, std::optional<uid_t> by) {
   if (!tenant.ended)
     tenant.ended = daemon::Ended{
         .why = {}, .exit_code = {}, .signal = {}, .at = clock_.Now(), .wall = clock_.WallTime()};
   daemon::Ended& ended = *tenant.ended;
-  if (!tenant.stop_reason.empty())
-    ended.why = tenant.stop_reason;
-  else if (tenant.lost_work && (ended.signal || ended.exit_code.value_or(1) != 0))
-    ended.why = tenant.lost_work->why;
-  else if (ended.signal)
-    ended.why = fmt::format("killed by signal {}", *ended.signal);
-  else if (ended.exit_code)
-    ended.why = "exited";
-  else if (tenant.reservation)
-    ended.why = "its process has ended";
-  else
-    ended.why = tenant.child ? "ended after its run command was gone"
-                             : "its run command ended before the program started";
+  ended.why = WhyEnded(tenant);
   for (unsigned slot = 0; slot < tenant.gpus.size(); ++slot) {
     GpuState& gpu = *machine_.gpus()[tenant.gpus[slot]];
     gpu.ledger.RemoveTenant(tenant.id);
@@ -422,6 +426,7 @@ void Leases::SendSummary(Tenant& tenant) {
   tenant.summary_timer = {};
   if (!tenant.summary_due || tenant.session == 0) return;
   tenant.summary_due = false;
+  if (tenant.ended && tenant.ended->why.empty()) tenant.ended->why = WhyEnded(tenant);
   send_summary(tenant.session, SummaryJson(tenant, machine_));
 }
 

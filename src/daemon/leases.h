@@ -171,6 +171,7 @@ class Leases {
   void Signal(Tenant& tenant, int signal);
   void Kill(const std::string& id);
   void End(Tenant& tenant, std::optional<uid_t> by = {});
+  static std::string WhyEnded(const Tenant& tenant);  // of one with `ended`
   void SendSummary(Tenant& tenant);
   Tenant* OfSession(uint64_t session);
 
