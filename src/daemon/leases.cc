@@ -337,7 +337,7 @@ void Leases::CheckEnd(Tenant& tenant) {
   // Descriptors of the dead may be held for a while: nothing more is to be known of them.
   const bool all_dead = std::all_of(tenant.members.begin(), tenant.members.end(),
                                     [](const auto& member) { return member.second.died.has_value(); });
-  if (all_dead && !tenant.members.empty()) SendSummary(tenant);
+  if (tenant.mode == core::Mode::kMps && all_dead && !tenant.members.empty()) SendSummary(tenant);
   if (!tenant.members.empty()) return;
   // The exit code comes with RunEnded, unless `run` is gone.
   if (!tenant.ended && (tenant.session != 0 || tenant.run_expected)) return;
