@@ -189,10 +189,11 @@ std::string ControlDaemon::DeviceClientList(const Words& words) {
   for (const Server& server : servers_) {
     if (words.size() == 2 && std::to_string(server.pid) != words[1]) continue;
     const auto clients = Clients(server);
-    for (uint32_t gpu : server.gpus) {
-      text += UuidOfGpu(gpu) + "\n";
+    for (size_t i = 0; i < server.gpus.size(); ++i) {
+      const uint32_t gpu = server.gpus[i];
+      text += "[" + std::to_string(i) + "] 00:00.0, " + gpus_[gpu].name + "\n";  // the address as seen
       for (const auto& client : clients) {
-        if ((client.gpus >> gpu & 1) != 0) text += std::to_string(client.pid) + "\n";
+        if ((client.gpus >> gpu & 1) != 0) text += std::to_string(client.pid) + ".1\n";
       }
     }
   }
@@ -202,7 +203,7 @@ std::string ControlDaemon::DeviceClientList(const Words& words) {
 std::string ControlDaemon::ListProcesses(const Words& words) {
   if (words.size() != 1 && (words.size() != 3 || words[1] != "-p")) return kUsage;
   char row[512];
-  snprintf(row, sizeof(row), "%-10s%-6s%-10s%-17s%-12s%s\n", "PID", "ID", "SERVER", "DEVICE", "NAMESPACE",
+  snprintf(row, sizeof(row), "%-10s%-10s%-15s%-26s%-15s%-15s\n", "PID", "ID", "SERVER", "DEVICE", "NAMESPACE",
            "COMMAND");
   std::string text = row;
   for (const Server& server : servers_) {
@@ -210,8 +211,8 @@ std::string ControlDaemon::ListProcesses(const Words& words) {
       if (words.size() == 3 && words[2] != std::to_string(client.pid)) continue;
       for (uint32_t gpu : server.gpus) {
         if ((client.gpus >> gpu & 1) == 0) continue;
-        snprintf(row, sizeof(row), "%-10u%-6d%-10d%-17s%-12s%s\n", client.pid, 0,
-                 static_cast<int>(server.pid), UuidOfGpu(gpu).substr(0, 12).c_str(),
+        snprintf(row, sizeof(row), "%-10u%-10d%-15d%-26s%-15s%-15s\n", client.pid, 0,
+                 static_cast<int>(server.pid), UuidOfGpu(gpu).substr(0, 22).c_str(),
                  PidNamespace(client.pid).c_str(), CommandLine(client.pid).c_str());
         text += row;
       }
@@ -257,7 +258,7 @@ std::string ControlDaemon::Terminate(const Words& words) {
   request.amount = pid.value_or(0);
   const auto reply = gpu_.Call(request, -1, nullptr);
   if (!reply || reply->answer != softgpu::Answer::kOk) return "Client is not found\n";
-  return "";
+  return "0\n";
 }
 
 // {set,get}_default_active_thread_percentage, {set,get}_active_thread_percentage PID.

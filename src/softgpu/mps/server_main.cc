@@ -140,9 +140,8 @@ int MpsServer::Run() {
   for (int signal : {SIGTERM, SIGINT}) sigaddset(&signals, signal);
   sigprocmask(SIG_BLOCK, &signals, nullptr);
   const int signal = signalfd(-1, &signals, SFD_CLOEXEC);
-  bool orphan = false;
   for (;;) {
-    pollfd fds[] = {{watch, POLLIN, 0}, {signal, POLLIN, 0}, {orphan ? -1 : kServerSocket, POLLIN, 0}};
+    pollfd fds[] = {{watch, POLLIN, 0}, {signal, POLLIN, 0}, {kServerSocket, POLLIN, 0}};
     if (poll(fds, 3, -1) < 0) continue;
     if (fds[0].revents != 0) {
       MpsEvent event;
@@ -153,14 +152,10 @@ int MpsServer::Run() {
       OnEvent(event);
     }
     if (fds[1].revents != 0) break;
-    // Nothing comes from the daemon but its end. Clients there are go on.
-    if (fds[2].revents != 0) {
-      orphan = true;
-      Say("Control daemon is gone");
-    }
-    if (orphan && clients_.empty()) break;
+    // Nothing comes from the daemon but its end, which is the server's too: its clients lose it.
+    if (fds[2].revents != 0) break;
   }
-  Say("Exit");
+  Say("Exiting");
   return 0;
 }
 
