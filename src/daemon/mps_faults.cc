@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 namespace gpumux::daemon {
 
@@ -21,6 +22,7 @@ MpsFaults::Client MpsFaults::Look(const Tenant& tenant, const Member& member) co
   client.tenant = tenant.id;
   client.name = fmt::format("{} {}", tenant.uid, tenant.request.ask.name);
   client.died = member.died.value_or(Time(0));
+  client.hold = member.held.hold;
   client.gpu = tenant.shares[0].gpu;
   if (!member.page) return client;
   for (unsigned slot = 0; slot < tenant.gpus.size(); ++slot) {
@@ -60,12 +62,17 @@ std::vector<MpsFaults::Client> MpsFaults::ClientsOf(const MpsDomain& domain) {
 }
 
 core::Culprit MpsFaults::Judge(const MpsDomain& domain, const std::vector<Client>& clients) {
-  Time fault_at = clock_.Now();
   std::set<std::string> names;
-  for (const Client& each : clients) {
-    if (each.error_at != Time(0)) fault_at = std::min(fault_at, each.error_at);
-    names.insert(each.name);
-  }
+  for (const Client& each : clients) names.insert(each.name);
+  // The first error in a process of another tenant; before that nobody had one.
+  const auto first_error_beside = [&](const std::string& tenant) {
+    std::optional<Time> first;
+    for (const Client& each : clients) {
+      if (each.tenant != tenant && each.error_at != Time(0))
+        first = std::min(first.value_or(each.error_at), each.error_at);
+    }
+    return first;
+  };
   auto& history = history_[domain.dir()];
   const auto always = [&](const std::string& name) {
     return !history.empty() && std::all_of(history.begin(), history.end(),
@@ -76,8 +83,11 @@ core::Culprit MpsFaults::Judge(const MpsDomain& domain, const std::vector<Client
     core::Suspect suspect;
     suspect.tenant = each.tenant;
     suspect.busy = each.busy;
-    suspect.error = each.error;
-    if (each.died != Time(0) && each.died <= fault_at) suspect.died_before = fault_at - each.died;
+    // While its descriptors are held a death tears nothing down. Who noticed an error was a victim.
+    const auto fault_at = first_error_beside(each.tenant);
+    const Time torn_down = each.died + each.hold;
+    if (each.died != Time(0) && each.error == 0 && fault_at && torn_down <= *fault_at)
+      suspect.torn_down_before = *fault_at - torn_down;
     suspect.in_every_fault = always(each.name);
     suspects.push_back(std::move(suspect));
   }

@@ -33,6 +33,7 @@ class MpsFaults {
   struct Client {
     std::string tenant, name;  // id; and whose it is, over several runs: "uid name"
     Time died{};               // 0: lives
+    Time hold{};               // how long its descriptors are held from then on
     bool busy = false;
     uint32_t error = 0;
     Time error_at{};

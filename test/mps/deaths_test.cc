@@ -11,6 +11,8 @@
 namespace gpumux::test {
 namespace {
 
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 TEST(Deaths, AtWorkReachNobody) {
@@ -30,6 +32,8 @@ TEST(Deaths, WithoutTheHoldReachTheNeighbour) {
   box.Kill("dying", SIGKILL);
   box.ExpectHarmed(neighbour);
   dying.Wait();
+  EXPECT_THAT(box.Events("mps-fault"),
+              ElementsAre(HasSubstr("(dying) on the GPU: it died with work under way")));
 }
 
 TEST(Deaths, WithoutWorkHoldNothingUpForLong) {
