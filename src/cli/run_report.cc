@@ -76,7 +76,7 @@ std::string ClosingLine(const std::string& summary_json, std::chrono::nanosecond
 std::string LostByOthers(const std::string& summary_json) {
   const Json ended = At(Tenant(summary_json), "ended");
   const Json& cause = At(ended, "lost_work");
-  const std::string why = TextAt(ended, "why", 200);
+  std::string why = TextAt(ended, "why", 200);
   if (cause == "mps-server" || cause == "neighbour-fault" || cause == "unknown-fault") return why;
   return "";
 }

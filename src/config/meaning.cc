@@ -42,6 +42,12 @@ DaemonKeys DaemonKeysOf(const Settings& settings) {
   }
   if (const std::string* level = TextOf(settings, {"daemon", "log_level"}))
     keys.log_level = *ParseLogLevel(*level);
+  const auto time = [&](const char* name, std::optional<std::chrono::milliseconds>& key) {
+    if (const std::string* text = TextOf(settings, {"mps", name})) key = *ParseDuration(*text);
+  };
+  time("hold_min", keys.mps_hold_min);
+  time("hold_max", keys.mps_hold_max);
+  time("idle_time", keys.mps_idle_time);
   return keys;
 }
 

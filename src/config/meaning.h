@@ -17,6 +17,7 @@ namespace gpumux::config {
 struct DaemonKeys {
   std::optional<std::chrono::milliseconds> idle_exit;
   std::optional<LogLevel> log_level;
+  std::optional<std::chrono::milliseconds> mps_hold_min, mps_hold_max, mps_idle_time;
 };
 
 DaemonKeys DaemonKeysOf(const Settings& settings);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/configured.h"
 
+#include <algorithm>
+
 #include "base/log.h"
 #include "config/meaning.h"
 #include "config/socket_group.h"
@@ -37,7 +39,16 @@ Status Configure(DaemonSettings& settings, bool on_demand) {
   settings.socket_group = read->socket_group;
   settings.policy = config::PolicyOf(read->settings);
   if (on_demand) settings.idle_exit = kIdleOnDemand;
-  if (const auto idle = config::DaemonKeysOf(read->settings).idle_exit) settings.idle_exit = *idle;
+  const config::DaemonKeys keys = config::DaemonKeysOf(read->settings);
+  if (keys.idle_exit) settings.idle_exit = *keys.idle_exit;
+  if (keys.mps_idle_time) settings.mps_idle_time = *keys.mps_idle_time;
+  // What the keeper takes; and the least goes before the most.
+  constexpr std::chrono::nanoseconds kLongest = std::chrono::minutes(10);
+  if (keys.mps_hold_min)
+    settings.hold.least = std::min<std::chrono::nanoseconds>(*keys.mps_hold_min, kLongest);
+  if (keys.mps_hold_max)
+    settings.hold.most = std::min<std::chrono::nanoseconds>(*keys.mps_hold_max, kLongest);
+  settings.hold.most = std::max(settings.hold.most, settings.hold.least);
   settings.reload = [for_everyone = settings.for_everyone] {
     return Read(for_everyone).map([](const Configuration& now) { return config::PolicyOf(now.settings); });
   };

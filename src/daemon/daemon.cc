@@ -43,7 +43,9 @@ struct Daemon::Parts {
                {settings.paths.session_socket, settings.guard_library, settings.paths.store},
                settings.policy),
         mps(machine, tenants, events, loop, clock,
-            {.dir = settings.paths.dir + "/mps", .for_everyone = settings.for_everyone}),
+            {.dir = settings.paths.dir + "/mps",
+             .for_everyone = settings.for_everyone,
+             .idle_time = settings.mps_idle_time}),
         mps_faults(mps, machine, tenants, events, clock),
         keeper(loop, clock, settings.paths.keeper_socket, settings.keeper_program),
         held(machine, tenants, keeper, events, clock, settings.hold),
@@ -71,6 +73,9 @@ struct Daemon::Parts {
       std::vector<gpu::Uuid> gpus;
       for (const core::Share& share : tenant.shares) gpus.push_back(share.gpu);
       mps.Prepare(gpus, std::move(ready));
+    };
+    leases.terminate_clients = [this](const Tenant& tenant, auto done) {
+      return mps.TerminateClients(tenant, done);
     };
     leases.environment_of = [this](const Tenant& tenant) { return mps.EnvironmentOf(tenant); };
     leases.why_not_served = [this](const Tenant& tenant) { return mps.WhyNotEnforced(tenant); };

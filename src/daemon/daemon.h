@@ -27,6 +27,7 @@ struct DaemonSettings {
   bool for_everyone = false;  // the machine's daemon: other users may connect
   core::Policy policy = {};
   HoldTimes hold = {};
+  std::chrono::nanoseconds mps_idle_time = std::chrono::seconds(30);
   // At SIGHUP: what holds from then on. An error leaves all as it was. May be empty.
   std::function<Result<core::Policy>()> reload = {};
   // Of whom that is so: its members, or everybody. Sockets that the service

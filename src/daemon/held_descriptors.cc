@@ -95,7 +95,7 @@ void HeldDescriptors::EndRound(Member& member) {
 }
 
 bool HeldDescriptors::Receive(Tenant& tenant, Member& member, const gpumux_hold_descriptors& message,
-                              std::vector<UniqueFd> fds) {
+                              const std::vector<UniqueFd>& fds) {
   HeldOfProcess& held = member.held;
   const bool first = message.first == 0;
   const bool in_order = first || (message.count == held.coming && message.first == held.came);

@@ -43,7 +43,7 @@ class HeldDescriptors {
 
   // A message of the process's guard. False: it is none that a guard sends.
   bool Receive(Tenant& tenant, Member& member, const gpumux_hold_descriptors& message,
-               std::vector<UniqueFd> fds);
+               const std::vector<UniqueFd>& fds);
   // The process lives and has executed another program.
   void ProgramGone(Tenant& tenant, Member& member);
   void Died(Tenant& tenant, Member& member);

@@ -79,6 +79,8 @@ class Leases {
 
   // Mode mps: calls back when the tenant's program may be started, or why it cannot be.
   std::function<void(const Tenant& tenant, std::function<void(Status)> ready)> prepare;
+  // Mode mps: the server ends the work of the tenant's clients, and calls back. False: there are none.
+  std::function<bool(const Tenant& tenant, std::function<void()> done)> terminate_clients;
   // What its program gets in its environment beyond the session's.
   std::function<std::map<std::string, std::string>(const Tenant& tenant)> environment_of;
   // What of its promise beyond memory is not in force; empty: nothing.
@@ -170,6 +172,7 @@ class Leases {
   bool WatchLeftBehind(Tenant& tenant);
   void Signal(Tenant& tenant, int signal);
   void Kill(const std::string& id);
+  void KillNow(const std::string& id);
   void End(Tenant& tenant, std::optional<uid_t> by = {});
   static std::string WhyEnded(const Tenant& tenant);  // of one with `ended`
   void SendSummary(Tenant& tenant);

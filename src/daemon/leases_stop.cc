@@ -16,6 +16,7 @@ namespace gpumux::daemon {
 
 namespace {
 
+constexpr Time kTerminateLimit = std::chrono::seconds(2);
 constexpr Time kKillAgain = std::chrono::seconds(1);
 constexpr unsigned kKillsBeforeRun = 5;  // a `run` on a busy machine may be late, not that late
 
@@ -93,6 +94,17 @@ void Leases::Kill(const std::string& id) {
   tenant->draining = true;
   ++tenant->kills;
   for (const size_t gpu : tenant->gpus) monitor_.Publish(gpu);
+  // A client of MPS that is killed at work may take its neighbours along; one whose work
+  // the server has ended does not.
+  const bool asked =
+      tenant->kills == 1 && terminate_clients && terminate_clients(*tenant, [this, id] { KillNow(id); });
+  if (!asked) return KillNow(id);
+  tenant->stop_timer = loop_.After(kTerminateLimit, [this, id] { KillNow(id); });
+}
+
+void Leases::KillNow(const std::string& id) {
+  Tenant* tenant = tenants_.Find(id);
+  if (!tenant) return;
   Signal(*tenant, SIGKILL);
   tenant->stop_timer = loop_.After(kKillAgain, [this, id] { Kill(id); });
 }

@@ -12,6 +12,8 @@ namespace {
 
 // A fault is noticed within a second, when the server's log has grown.
 constexpr Time kRemembered = std::chrono::seconds(5);
+// A death may be noticed so much later than it was.
+constexpr Time kNoticed = std::chrono::milliseconds(50);
 constexpr size_t kMostDead = 1024;
 constexpr size_t kFaultsRemembered = 8;
 
@@ -84,10 +86,10 @@ core::Culprit MpsFaults::Judge(const MpsDomain& domain, const std::vector<Client
     suspect.tenant = each.tenant;
     suspect.busy = each.busy;
     // While its descriptors are held a death tears nothing down. Who noticed an error was a victim.
-    const auto fault_at = first_error_beside(each.tenant);
+    const Time fault_at = first_error_beside(each.tenant).value_or(clock_.Now());
     const Time torn_down = each.died + each.hold;
-    if (each.died != Time(0) && each.error == 0 && fault_at && torn_down <= *fault_at)
-      suspect.torn_down_before = *fault_at - torn_down;
+    if (each.died != Time(0) && each.error == 0 && torn_down <= fault_at + kNoticed)
+      suspect.torn_down_before = std::max(fault_at - torn_down, Time(0));
     suspect.in_every_fault = always(each.name);
     suspects.push_back(std::move(suspect));
   }

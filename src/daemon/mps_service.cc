@@ -270,10 +270,22 @@ std::string MpsService::WhyNotEnforced(const Tenant& tenant) const {
   return "";
 }
 
-void MpsService::TerminateClient(const Tenant& tenant, pid_t pid, std::function<void(Status)> done) {
+bool MpsService::TerminateClients(const Tenant& tenant, const std::function<void()>& done) {
   MpsDomain* domain = tenant.mode == core::Mode::kMps ? Find(tenant.shares[0].gpu) : nullptr;
-  if (!domain) return done(Fail(Code::kNotFound, "no MPS server serves it"));
-  domain->TerminateClient(pid, std::move(done));
+  std::vector<pid_t> clients;
+  for (const auto& [key, member] : tenant.members) {
+    const bool on_gpu = std::any_of(member.gpus.begin(), member.gpus.end(),
+                                    [](const Member::Gpu& gpu) { return gpu.contexts > 0; });
+    if (on_gpu && !member.died) clients.push_back(member.process.pid);
+  }
+  if (!domain || domain->state() != MpsDomain::State::kActive || clients.empty()) return false;
+  const auto left = std::make_shared<size_t>(clients.size());
+  for (const pid_t pid : clients) {
+    domain->TerminateClient(pid, [left, done](const Status&) {
+      if (--*left == 0) done();
+    });
+  }
+  return true;
 }
 
 }  // namespace gpumux::daemon

@@ -39,8 +39,8 @@ class MpsService {
   core::MpsSnapshot Snapshot(size_t gpu_index) const;
   // Why one of the tenant's processes is not served as was promised; empty: they all are.
   std::string WhyNotEnforced(const Tenant& tenant) const;
-  // As MpsDomain's, of the domain that serves the tenant.
-  void TerminateClient(const Tenant& tenant, pid_t pid, std::function<void(Status)> done);
+  // The server ends the work of the tenant's clients; `done` once all are asked. False: it has none.
+  bool TerminateClients(const Tenant& tenant, const std::function<void()>& done);
 
   void Tick();
   // Ends domains without tenants now. When the daemon leaves.

@@ -36,6 +36,16 @@ TEST(Deaths, WithoutTheHoldReachTheNeighbour) {
               ElementsAre(HasSubstr("(dying) on the GPU: it died with work under way")));
 }
 
+// Whoever is stopped does not even need the hold: the server ends its work first.
+TEST(Deaths, ByStopReachNobody) {
+  MpsBox box("never");
+  Process neighbour = box.Neighbour();
+  Process dying = box.Dying({"dies", "wait", "10", "20"});
+  EXPECT_EQ(box.RunGpumux({"stop", "--grace", "0s", "--signal", "CONT", "dying"}).exit_code, 0);
+  dying.Wait();
+  box.ExpectUnharmed(neighbour);
+}
+
 TEST(Deaths, WithoutWorkHoldNothingUpForLong) {
   MpsBox box;
   Process neighbour = box.Neighbour();
