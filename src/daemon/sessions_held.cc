@@ -9,7 +9,7 @@ bool Sessions::HoldDescriptors(Session& session, const ipc::Frame& frame, std::v
   const auto message = ipc::PayloadAs<gpumux_hold_descriptors>(frame);
   Tenant* tenant = nullptr;
   Member* member = nullptr;
-  return Find(session, &tenant, &member) && held_.Receive(*tenant, *member, message, std::move(fds));
+  return Find(session, &tenant, &member) && held_.Receive(*tenant, *member, message, fds);
 }
 
 }  // namespace gpumux::daemon
