@@ -76,8 +76,8 @@ struct Daemon::Parts {
       for (const core::Share& share : tenant.shares) gpus.push_back(share.gpu);
       mps.Prepare(gpus, std::move(ready));
     };
-    leases.terminate_clients = [this](const Tenant& tenant, std::function<void()> done) {
-      return mps.TerminateClients(tenant, std::move(done));
+    leases.terminate_clients = [this](const Tenant& tenant, const std::function<void()>& done) {
+      return mps.TerminateClients(tenant, done);
     };
     leases.environment_of = [this](const Tenant& tenant) { return mps.EnvironmentOf(tenant); };
     leases.why_not_served = [this](const Tenant& tenant) { return mps.WhyNotEnforced(tenant); };

@@ -80,7 +80,7 @@ class Leases {
   // Mode mps: calls back when the tenant's program may be started, or why it cannot be.
   std::function<void(const Tenant& tenant, std::function<void(Status)> ready)> prepare;
   // Mode mps: the server ends the work of the tenant's clients, and calls back. False: there are none.
-  std::function<bool(const Tenant& tenant, std::function<void()> done)> terminate_clients;
+  std::function<bool(const Tenant& tenant, const std::function<void()>& done)> terminate_clients;
   // What its program gets in its environment beyond the session's.
   std::function<std::map<std::string, std::string>(const Tenant& tenant)> environment_of;
   // What of its promise beyond memory is not in force; empty: nothing.
