@@ -135,7 +135,7 @@ TEST(Config, WaitingIsByDefaultAsConfigured) {
 TEST(Config, IsReadAgainAtAHangUp) {
   Sandbox box;
   Configure(box, "[daemon]\nlog_level = \"info\"\n");
-  ASSERT_EQ(box.RunGpumux({"run", "--", "true"}).exit_code, 0);
+  ASSERT_EQ(box.RunGpumux({"run", "--mem", "2GiB", "--", "true"}).exit_code, 0);
   const pid_t daemon = box.DaemonPid();
   ASSERT_GT(daemon, 0);
   EXPECT_THAT(Log(box), HasSubstr("configuration: " + box.ConfigFile()));
@@ -145,11 +145,13 @@ TEST(Config, IsReadAgainAtAHangUp) {
     return Log(box).find("the configuration stays as it was: " + box.ConfigFile() + ":2:1:") !=
            std::string::npos;
   });
-  Configure(box, "[placement]\nfill = \"spread\"\n");
+  Configure(box, "[quota.every-user]\nmemory = \"1GiB\"\n");
   kill(daemon, SIGHUP);
   WaitUntil("it has read it",
             [&] { return Log(box).find("the configuration was read again") != std::string::npos; });
   EXPECT_EQ(box.DaemonPid(), daemon);
+  const Outcome over = box.RunGpumux({"run", "--mem", "2GiB", "--no-wait", "--", "true"});
+  EXPECT_EQ(over.exit_code, 4) << over.err;
 }
 
 TEST(Config, AnIdleDaemonLeavesAsConfigured) {

@@ -2,6 +2,7 @@
 //
 // Wall clocks that jump by hours while tenants run and requests wait.
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <time.h>
 
 #include <chrono>
@@ -60,6 +61,16 @@ TEST_F(Clock, ThatJumpsByHoursEndsNeitherTimesNorWaits) {
     EXPECT_LT(took, std::chrono::seconds(10));
     EXPECT_EQ(Tenants(box), tenants);
   }
+  // What is left of their hours the next daemon finds out by itself.
+  Jump(5 * 3600);
+  const pid_t daemon = box.DaemonPid();
+  ASSERT_NE(daemon, 0);
+  ASSERT_EQ(kill(daemon, SIGKILL), 0);
+  ASSERT_TRUE(WaitUntil("the next daemon has both", [&] {
+    return box.DaemonPid() != 0 && box.DaemonPid() != daemon && Tenants(box).size() == 2;
+  }));
+  EXPECT_EQ(box.RunGpumux({"run", "--mem", "100GiB", "--wait=100ms", "--", "/bin/true"}).exit_code, 5);
+  EXPECT_EQ(Tenants(box)["timed"], tenants.at("timed"));
   Touch(stop);
   EXPECT_EQ(timed.Wait().exit_code, 0) << timed.Out();
   EXPECT_EQ(waits.Wait().out, "served\n");
@@ -67,11 +78,15 @@ TEST_F(Clock, ThatJumpsByHoursEndsNeitherTimesNorWaits) {
 }
 
 TEST_F(Clock, ThatJumpedDoesNotKeepATimeFromBeingOver) {
-  Jump(-5 * 3600);
-  Process timed = box.Gpumux({"run", "--mem", "8GiB", "--time", "1s", "--name", "timed", "--",
+  Process timed = box.Gpumux({"run", "--mem", "8GiB", "--time", "2s", "--name", "timed", "--",
                               Sandbox::TestProgram("guard_probe"), "survive", std::to_string(kGiB),
                               box.dir() + "/never"});
   ASSERT_TRUE(Works(timed));
+  // What is left of the time the next daemon has to find out by itself.
+  Jump(-5 * 3600);
+  const pid_t daemon = box.DaemonPid();
+  ASSERT_NE(daemon, 0);
+  ASSERT_EQ(kill(daemon, SIGKILL), 0);
   EXPECT_NE(timed.Wait(std::chrono::seconds(20)).exit_code, 0);
   ExpectEverythingFree(box);
 }
