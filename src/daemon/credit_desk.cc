@@ -110,14 +110,10 @@ CreditDesk::Outcome CreditDesk::Try(const Ask& ask, Patience patience) {
           std::min(core::kLazyCodeAllowanceBytes, gpu.ledger.AvailableBytes(tenant->id));
       gpu.ledger.ChargeOverhead(tenant->id, ask.process, allowance);
       ++member->second.gpus[ask.slot].pending_contexts;
-      // Before the answer: the process counts it against the part that it set for itself.
-      monitor_.Publish(gpu_index);
-      Answered(ask, bytes + allowance, 0);
+      Granted(ask, bytes + allowance, 0, 0);
     } else {
-      member->second.page->AddCredit(ask.slot, grant.slack_bytes);
-      Answered(ask, 0, bytes);
+      Granted(ask, 0, bytes, grant.slack_bytes);
     }
-    monitor_.Publish(gpu_index);
     return Outcome::kDone;
   }
 
@@ -126,26 +122,31 @@ CreditDesk::Outcome CreditDesk::Try(const Ask& ask, Patience patience) {
   return Outcome::kDone;
 }
 
-void CreditDesk::Answered(const Ask& ask, uint64_t charged_bytes, uint64_t credit_bytes) {
+// In this order, so that a death in its middle gives nobody more than is counted: it is among
+// what the limits page says is granted, and only then the process's.
+void CreditDesk::Granted(const Ask& ask, uint64_t charged_bytes, uint64_t credit_bytes,
+                         uint64_t slack_bytes) {
+  Tenant& tenant = *tenants_.Find(ask.tenant);
+  Member& member = tenant.members.at(ask.process);
+  const size_t gpu_index = tenant.gpus[ask.slot];
+  GpuState& gpu = *machine_.gpus()[gpu_index];
+  monitor_.Publish(gpu_index);
+  member.page->AddCredit(ask.slot, slack_bytes);
+  member.page->OfferGrant(ask.request_id);
   Answer answer{.reason = GPUMUX_REASON_NONE,
                 .charged_bytes = charged_bytes,
-                .limit_bytes = 0,
-                .used_bytes = 0,
-                .promisable_bytes = 0};
-  Tenant& tenant = *tenants_.Find(ask.tenant);
-  GpuState& gpu = *machine_.gpus()[tenant.gpus[ask.slot]];
-  answer.limit_bytes = gpu.ledger.ToldLimitBytes(ask.tenant);
-  answer.used_bytes = gpu.ledger.Find(ask.tenant)->used_bytes;
-  answer.promisable_bytes = gpu.ledger.PromisableBytes();
-  if (ask.reply(answer)) return;
+                .limit_bytes = gpu.ledger.ToldLimitBytes(ask.tenant),
+                .used_bytes = gpu.ledger.Find(ask.tenant)->used_bytes,
+                .promisable_bytes = gpu.ledger.PromisableBytes()};
+  if (ask.reply(answer) || !member.page->WithdrawGrant(ask.request_id)) return;
   if (ask.context) {
-    Member& member = tenant.members.at(ask.process);
     --member.gpus[ask.slot].pending_contexts;
     gpu.ledger.SetOverhead(ask.tenant, ask.process,
                            gpu.ledger.Find(ask.tenant, ask.process)->overhead_bytes - charged_bytes);
   } else {
     gpu.ledger.TakeBack(ask.tenant, ask.process, credit_bytes);
   }
+  monitor_.Publish(gpu_index);
 }
 
 void CreditDesk::Note(const Ask& ask, uint32_t reason) {

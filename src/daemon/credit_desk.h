@@ -27,7 +27,8 @@ class CreditDesk {
   };
 
   struct Ask {
-    uint64_t session = 0;  // for Forget
+    uint64_t session = 0;     // for Forget
+    uint32_t request_id = 0;  // of its guard
     std::string tenant;
     core::ProcessKey process = 0;
     unsigned slot = 0;
@@ -78,7 +79,7 @@ class CreditDesk {
   void Refuse(const Ask& ask, uint32_t reason);
   // Why, for people.
   void Note(const Ask& ask, uint32_t reason);
-  void Answered(const Ask& ask, uint64_t charged_bytes, uint64_t credit_bytes);
+  void Granted(const Ask& ask, uint64_t charged_bytes, uint64_t credit_bytes, uint64_t slack_bytes);
 
   Machine& machine_;
   Tenants& tenants_;

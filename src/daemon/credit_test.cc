@@ -188,6 +188,27 @@ TEST_F(DaemonTest, GivesTheBytesOfTheDeadToWhoIsParked) {
   EXPECT_TRUE(CreditAnswer(guard).granted);
 }
 
+TEST_F(DaemonTest, AGrantIsInThePageBeforeItsAnswerAndGoesWithIt) {
+  RunPeer run(daemon.session, Ask(kGiB));
+  const std::string id = run.Granted()["tenant_id"];
+  GuardPeer guard = GuardPeer::Hello(daemon.session, id);
+  auto& granted = guard.process.as<gpumux_process_page>()->granted_request;
+  ASSERT_TRUE(guard.Credit(kMiB).granted);
+  EXPECT_EQ(granted, guard.request_id);
+  // Refused: nothing to take from the page.
+  const uint32_t before = guard.request_id;
+  EXPECT_FALSE(guard.Credit(2 * kGiB).granted);
+  EXPECT_EQ(granted, before);
+  // An answer that cannot be sent: the daemon has the bytes again.
+  const auto used = TenantOf(id)["mem_used_bytes"].get<uint64_t>();
+  daemon.process->Kill(SIGSTOP);
+  SendCredit(guard, 512 * kMiB);
+  guard.socket = {};
+  daemon.process->Kill(SIGCONT);
+  ASSERT_TRUE(WaitUntil([&] { return std::atomic_ref<uint64_t>(granted).load() == 0; }));
+  EXPECT_LE(TenantOf(id)["mem_used_bytes"].get<uint64_t>(), used + 64 * kMiB);
+}
+
 TEST_F(DaemonTest, SurvivesTheDeathOfWhoIsParked) {
   RunPeer run(daemon.session, Ask(kGiB));
   const std::string id = run.Granted()["tenant_id"];

@@ -284,7 +284,7 @@ void Monitor::Publish(size_t gpu_index) {
     for (const auto& [key, process] : entry.processes) {
       const auto member = tenant->members.find(key);
       if (member != tenant->members.end() && member->second.page)
-        member->second.page->SetGranted(*slot, process.granted_bytes, process.overhead_bytes);
+        member->second.page->SetOverhead(*slot, process.overhead_bytes);
     }
     tenant->pages->SetHeartbeat(static_cast<uint64_t>(clock_.Now().count()));
     tenant->pages->SetState(tenant->draining ? GPUMUX_STATE_STOPPING

@@ -14,6 +14,9 @@ void Store(uint64_t& word, uint64_t value) {
   std::atomic_ref<uint64_t>(word).store(value, std::memory_order_relaxed);
 }
 
+// A change takes some nanoseconds, or as long as its thread is not run in its middle.
+constexpr int kReadings = 10'000;
+
 uint64_t Clamp(int64_t free, uint64_t granted) {
   return free <= 0 ? 0 : std::min<uint64_t>(static_cast<uint64_t>(free), granted);
 }
@@ -40,17 +43,32 @@ Result<ProcessPage> ProcessPage::Adopt(UniqueFd fd) {
   return page;
 }
 
-uint64_t ProcessPage::GrantedBefore(unsigned slot, uint64_t most_bytes) const {
+std::optional<uint64_t> ProcessPage::Held(unsigned slot) const {
   gpumux_process_gpu& gpu = page().gpus[slot];
-  const int64_t free = std::atomic_ref<int64_t>(gpu.credit_free_bytes).load();
-  const uint64_t committed = std::min(Load(gpu.committed_bytes), most_bytes);
-  const uint64_t has = committed + Clamp(free, most_bytes - committed);
-  return std::max(has, std::min(Load(gpu.granted_bytes), most_bytes));
+  const std::atomic_ref<uint32_t> begun(gpu.transfers_begun), ended(gpu.transfers_ended);
+  for (int tries = 0; tries < kReadings; ++tries) {
+    const uint32_t before = ended.load();
+    const uint64_t in_use = Load(gpu.in_use_bytes);
+    const int64_t free = std::atomic_ref<int64_t>(gpu.credit_free_bytes).load();
+    if (begun.load() != before) continue;
+    // Both may be garbage; below zero in all is nothing.
+    const uint64_t held = in_use + static_cast<uint64_t>(free);
+    return static_cast<int64_t>(held) < 0 ? 0 : held;
+  }
+  return std::nullopt;
 }
 
-void ProcessPage::SetGranted(unsigned slot, uint64_t credit_bytes, uint64_t overhead_bytes) {
-  Store(page().gpus[slot].granted_bytes, credit_bytes);
-  Store(page().gpus[slot].overhead_bytes, overhead_bytes);
+void ProcessPage::SetOverhead(unsigned slot, uint64_t bytes) {
+  Store(page().gpus[slot].overhead_bytes, bytes);
+}
+
+void ProcessPage::OfferGrant(uint32_t request_id) {
+  std::atomic_ref<uint64_t>(page().granted_request).store(request_id);
+}
+
+bool ProcessPage::WithdrawGrant(uint32_t request_id) {
+  uint64_t id = request_id;
+  return std::atomic_ref<uint64_t>(page().granted_request).compare_exchange_strong(id, 0);
 }
 
 ProcessWords ProcessPage::Read(unsigned slot, uint64_t granted_bytes, uint64_t device_bytes) const {
@@ -64,6 +82,7 @@ ProcessWords ProcessPage::Read(unsigned slot, uint64_t granted_bytes, uint64_t d
   words.refused_device_full = Load(gpu.refused_device_full);
   words.refused_own_part = Load(gpu.refused_own_part);
   words.last_refused_bytes = Load(gpu.last_refused_bytes);
+  words.contexts_under_way = std::atomic_ref<uint32_t>(gpu.contexts_under_way).load() != 0;
   words.launches = Load(gpu.launches);
   words.unrouted = Load(gpu.unrouted);
   words.mps = std::atomic_ref<uint32_t>(gpu.mps).load();
@@ -90,7 +109,12 @@ void ProcessPage::Clear(unsigned slot) {
   gpumux_process_gpu& gpu = page().gpus[slot];
   std::atomic_ref<int64_t>(gpu.credit_free_bytes).store(0);
   Store(gpu.committed_bytes, 0);
+  Store(gpu.in_use_bytes, 0);
   Store(gpu.contexts, 0);
+  std::atomic_ref<uint32_t>(gpu.contexts_under_way).store(0);
+  std::atomic_ref<uint32_t>(gpu.transfers_begun).store(0);
+  std::atomic_ref<uint32_t>(gpu.transfers_ended).store(0);
+  OfferGrant(0);
 }
 
 bool ProcessPage::InForce() const {

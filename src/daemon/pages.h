@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@ struct ProcessWords {
   uint64_t committed_bytes = 0;  // at most what the device has
   uint64_t peak_bytes = 0;       // the same
   uint64_t contexts = 0;
+  uint32_t contexts_under_way = 0;  // at most 1: the guard makes one at a time
   uint64_t refused_own_limit = 0;
   uint64_t refused_device_full = 0;
   uint64_t refused_own_part = 0;
@@ -52,9 +54,14 @@ class ProcessPage {
   // By how much the free credit is below zero: the driver took more than was
   // reserved.
   uint64_t Debt(unsigned slot) const;
-  // What an earlier daemon granted it, or what it has if that is more; at most `most_bytes`.
-  uint64_t GrantedBefore(unsigned slot, uint64_t most_bytes) const;
-  void SetGranted(unsigned slot, uint64_t credit_bytes, uint64_t overhead_bytes);
+  // The credit that the process has, in use and free, as it says itself: any number.
+  // nullopt: it is in the middle of a change, and stays there.
+  std::optional<uint64_t> Held(unsigned slot) const;
+  void SetOverhead(unsigned slot, uint64_t bytes);
+  // The request is granted; its guard has that even if no answer comes any more.
+  void OfferGrant(uint32_t request_id);
+  // The answer cannot be sent. False: the guard took it from the page.
+  bool WithdrawGrant(uint32_t request_id);
   void AddCredit(unsigned slot, uint64_t bytes);
   // Empties the free credit and says what was in it, at most `granted_bytes`.
   uint64_t TakeCredit(unsigned slot, uint64_t granted_bytes);

@@ -78,6 +78,9 @@ class Sessions {
   bool Hello(Session& session, const ipc::Frame& frame, std::vector<UniqueFd>& fds);
   // The process had these pages from a daemon that is gone. False: it had not.
   bool TakePages(Tenant& tenant, Member& member, std::vector<UniqueFd>& fds);
+  // The ledger has what the process says in its page that it holds, as far as that is
+  // possible: nothing of it is on its way between the two. False: it is in the middle of a change.
+  bool TakeAccount(Tenant& tenant, Member& member);
   bool Credit(Session& session, const ipc::Frame& frame, bool context);
   bool MemoryInfo(Session& session, const ipc::Frame& frame);
   bool Notice(Session& session, const ipc::Frame& frame);

@@ -36,16 +36,12 @@ constinit uint32_t g_retained[GPUMUX_MAX_GPUS] = {};  // times the primary conte
 // May a context on `slot` be made? Refused only by the tenant's limit: without a
 // daemon the limits page says what a context costs.
 bool Charge(int slot) {
-  bool granted = false;
   const uint64_t bytes = Limits()->gpus[slot].context_bytes;
   if (PartsAreSet() && !PartHasRoom(slot, bytes)) {
     CountRefused(slot, bytes, Refusal::kOwnPart);
     return false;
   }
-  if (RequestContext(slot, &granted)) return granted;
-  if (!Reserve(slot, bytes)) return false;
-  Commit(slot, bytes);
-  return true;
+  return ChargeContext(slot, bytes);
 }
 
 void Gone(int slot, CUcontext context) {

@@ -26,6 +26,9 @@ void Release(int slot, uint64_t bytes);
 // The driver took more than was reserved: charged in any case. The tenant's
 // free credit may become negative, which the daemon counts as use.
 void ForceCommit(int slot, uint64_t bytes);
+// May a context be made, which takes `bytes` that no allocation shows? True: it is
+// among those under way, until NoticeContexts. False: refused.
+bool ChargeContext(int slot, uint64_t bytes);
 // What was charged as `before` takes `now`; `reserved` bytes were set aside for its
 // growth, and what is left of them is cancelled.
 void Settle(int slot, uint64_t before, uint64_t now, uint64_t reserved);

@@ -28,6 +28,10 @@ constinit uint64_t* g_launches = nullptr;
 namespace {
 
 constexpr uint64_t kReconnectIntervalNs = 1'000'000'000;
+// As long as for an answer (wire.cc). Where a daemon died the next one is there in a
+// second or two.
+constexpr uint64_t kPatienceNs = 5'000'000'000;
+constexpr long kNapNs = 20'000'000;
 constexpr int kMaxOrdinals = 64;
 
 struct Session {
@@ -37,7 +41,9 @@ struct Session {
   uint64_t fd_inode;  // to notice that the program closed our descriptor and reused its number
   uint32_t next_request_id;
   uint32_t connection;  // atomic; how many there were
+  uint32_t unanswered;  // the last request, if it went out and no answer came; else 0
   uint64_t last_reconnect_ns;
+  uint64_t patience_ends_ns;  // until then the next daemon is waited for, rather than to refuse
   // Of the process page and the tenant page, for the daemon after this one; and
   // what they are, since the program may close any descriptor.
   int page_fds[2];
@@ -61,13 +67,20 @@ uint64_t NowNs() {
 
 void SetState(State state) { __atomic_store_n(&g_state, static_cast<uint32_t>(state), __ATOMIC_RELEASE); }
 
+void Nap() {
+  const timespec nap = {0, kNapNs};
+  nanosleep(&nap, nullptr);
+}
+
 bool SocketIsOurs() { return s.fd > 0 && InodeOf(s.fd) == s.fd_inode; }
 
 // Under request_lock.
 void LoseConnection() {
   if (SocketIsOurs()) close(s.fd);
   s.fd = -1;
-  if (CurrentState() == State::kInForce) SetState(State::kOrphan);
+  if (CurrentState() != State::kInForce) return;
+  SetState(State::kOrphan);
+  s.patience_ends_ns = NowNs() + kPatienceNs;
 }
 
 // Keeps the descriptors of the pages. The old ones are closed if they are still ours.
@@ -96,9 +109,11 @@ void* Map(int fd, int protection) {
   return p;
 }
 
+enum class Greeting { kWelcome, kRefused, kNobody };
+
 // Says hello on `fd` and takes what comes back, with the pages that this process
 // has already: another daemon may answer.
-bool Greet(int fd, gpumux_guard_welcome* welcome, int fds[3]) {
+Greeting Greet(int fd, gpumux_guard_welcome* welcome, int fds[3]) {
   gpumux_guard_hello hello = {};
   hello.pages_version = GPUMUX_PAGES_VERSION;
   hello.ns_pid = static_cast<int32_t>(getpid());
@@ -107,7 +122,7 @@ bool Greet(int fd, gpumux_guard_welcome* welcome, int fds[3]) {
     strncpy(hello.tenant_hint, hint, sizeof hello.tenant_hint - 1);
   const uint32_t id = ++s.next_request_id;
   if (!Send(fd, GPUMUX_GUARD_HELLO, id, &hello, sizeof hello, s.page_fds, s.process && HavePages() ? 2 : 0))
-    return false;
+    return Greeting::kNobody;
   char payload[sizeof(gpumux_refused) + sizeof(gpumux_guard_welcome)];
   uint32_t bytes = 0;
   int count = 0;
@@ -115,10 +130,24 @@ bool Greet(int fd, gpumux_guard_welcome* welcome, int fds[3]) {
   memcpy(welcome, payload, sizeof *welcome);
   if (type == GPUMUX_GUARD_WELCOME && bytes == sizeof *welcome && count == 3 &&
       welcome->pages_version == GPUMUX_PAGES_VERSION && welcome->gpu_count <= GPUMUX_MAX_GPUS) {
-    return true;
+    return Greeting::kWelcome;
   }
   for (int i = 0; i < count; i++) close(fds[i]);
-  return false;
+  return type == 0 ? Greeting::kNobody : Greeting::kRefused;
+}
+
+// The first hello of this process. A daemon that is dying has a next one: until its
+// time is over nobody is asked again. Returns the connection, or -1.
+int MeetDaemon(gpumux_guard_welcome* welcome, int fds[3]) {
+  const uint64_t end = NowNs() + kPatienceNs;
+  for (;;) {
+    const int fd = Connect();
+    const Greeting greeting = fd >= 0 ? Greet(fd, welcome, fds) : Greeting::kNobody;
+    if (greeting == Greeting::kWelcome) return fd;
+    if (fd >= 0) close(fd);
+    if (greeting == Greeting::kRefused || NowNs() >= end) return -1;
+    Nap();
+  }
 }
 
 bool MapPages(const int fds[3]) {
@@ -169,7 +198,7 @@ bool Reconnect() {
   gpumux_guard_welcome welcome;
   int fds[3];
   if (fd < 0) return false;
-  bool ours = Greet(fd, &welcome, fds);
+  bool ours = Greet(fd, &welcome, fds) == Greeting::kWelcome;
   if (ours) {
     ours = welcome.resumed == GPUMUX_RESUMED_SAME ||
            (welcome.resumed == GPUMUX_RESUMED_TAKEN_OVER && TakeNewPages(fds));
@@ -246,6 +275,7 @@ void InForkedChild() {
 // One request and its reply, under request_lock. False: the connection is gone.
 bool Call(uint16_t type, const void* request, uint32_t request_bytes, uint16_t reply_type, void* reply,
           uint32_t reply_bytes, const int* fds = nullptr, size_t fd_count = 0) {
+  s.unanswered = 0;
   if (s.fd > 0 && !SocketIsOurs()) s.fd = -1;  // the program closed it
   if (s.fd <= 0) {
     const uint64_t now = NowNs();
@@ -267,13 +297,53 @@ bool Call(uint16_t type, const void* request, uint32_t request_bytes, uint16_t r
     return false;
   }
   if (reply_type == 0) return true;
+  const uint64_t sent = NowNs();
   uint32_t bytes = 0;
   const uint16_t got = Receive(s.fd, id, reply, reply_bytes, &bytes, nullptr, 0, nullptr);
   if (got != reply_type || bytes != reply_bytes) {
+    s.unanswered = id;
     LoseConnection();
+    // One that hangs was waited for already.
+    if (NowNs() - sent >= kPatienceNs) s.patience_ends_ns = 0;
     return false;
   }
   return true;
+}
+
+// The daemon granted the last request and could not say so any more.
+bool TakeGrantFromPage() {
+  uint64_t id = s.unanswered;
+  s.unanswered = 0;
+  return id != 0 && __atomic_compare_exchange_n(&s.process->granted_request, &id, 0, false, __ATOMIC_SEQ_CST,
+                                                __ATOMIC_SEQ_CST);
+}
+
+bool AnotherDaemonAnswers(int slot) {
+  return __atomic_load_n(&s.tenant->orphan_taken_bytes[slot], __ATOMIC_SEQ_CST) >= GPUMUX_ORPHANS_CLOSED;
+}
+
+// A request for bytes, under request_lock: nobody says hello while `alone` decides.
+// False: no daemon answers, and none is waited for any more.
+template <typename Request, typename Reply>
+bool CallForBytes(uint16_t type, const Request& request, uint16_t reply_type, Reply* reply, uint64_t bytes,
+                  Alone alone) {
+  const int slot = static_cast<int>(request.gpu_slot);
+  for (bool told = false;;) {
+    if (Call(type, &request, sizeof request, reply_type, reply, sizeof *reply)) return true;
+    if (TakeGrantFromPage() || alone(slot, bytes)) {
+      *reply = {};
+      reply->granted = 1;
+      return true;
+    }
+    if (!told && AnotherDaemonAnswers(slot)) {
+      told = true;
+    } else if (NowNs() < s.patience_ends_ns) {
+      Nap();
+    } else {
+      return false;
+    }
+    s.last_reconnect_ns = 0;
+  }
 }
 
 }  // namespace
@@ -291,10 +361,10 @@ State Attach() {
   State result = State::kOff;
   if (getenv(GPUMUX_ENV_SESSION)) {
     if (is_strict) result = State::kRefused;
-    int fd = Connect();
     gpumux_guard_welcome welcome;
     int fds[3];
-    if (fd >= 0 && Greet(fd, &welcome, fds)) {
+    int fd = MeetDaemon(&welcome, fds);
+    if (fd >= 0) {
       if (MapPages(fds)) {
         s.fd = fd;
         s.fd_inode = InodeOf(fd);
@@ -362,20 +432,27 @@ int SlotOfCurrentContext() {
   return CurrentDevice(&device) ? SlotOfDevice(device) : kNoDevice;
 }
 
-void ReconnectAtOnce() {
-  Held held(s.request_lock);
-  s.last_reconnect_ns = 0;
-}
-
-bool RequestCredit(int slot, uint64_t bytes, bool reclaim, CreditAnswer* answer) {
+bool RequestCredit(int slot, uint64_t bytes, bool reclaim, Alone alone, CreditAnswer* answer) {
   gpumux_credit_request request = {static_cast<uint32_t>(slot), reclaim ? 0 : GPUMUX_CREDIT_WITHOUT_RECLAIM,
                                    bytes};
   gpumux_credit_reply reply;
   Held held(s.request_lock);
-  if (!Call(GPUMUX_CREDIT_REQUEST, &request, sizeof request, GPUMUX_CREDIT_REPLY, &reply, sizeof reply))
-    return false;
+  if (!CallForBytes(GPUMUX_CREDIT_REQUEST, request, GPUMUX_CREDIT_REPLY, &reply, bytes, alone)) return false;
   answer->granted = reply.granted == 1;
   answer->device_full = reply.reason == GPUMUX_REASON_DEVICE_FULL;
+  // Before anybody can say hello: the next daemon has to know of it.
+  if (answer->granted) __atomic_add_fetch(&Counters(slot)->in_use_bytes, bytes, __ATOMIC_SEQ_CST);
+  return true;
+}
+
+bool RequestContext(int slot, uint64_t bytes, Alone alone, bool* granted) {
+  gpumux_context_request request = {static_cast<uint32_t>(slot), 0};
+  gpumux_context_reply reply;
+  Held held(s.request_lock);
+  if (!CallForBytes(GPUMUX_CONTEXT_REQUEST, request, GPUMUX_CONTEXT_REPLY, &reply, bytes, alone))
+    return false;
+  *granted = reply.granted == 1;
+  if (*granted) __atomic_store_n(&Counters(slot)->contexts_under_way, 1, __ATOMIC_SEQ_CST);
   return true;
 }
 
@@ -387,16 +464,6 @@ bool RequestMemoryInfo(int slot, MemoryAnswer* answer) {
     return false;
   }
   *answer = {reply.total_bytes, reply.used_bytes, reply.free_bytes};
-  return true;
-}
-
-bool RequestContext(int slot, bool* granted) {
-  gpumux_context_request request = {static_cast<uint32_t>(slot), 0};
-  gpumux_context_reply reply;
-  Held held(s.request_lock);
-  if (!Call(GPUMUX_CONTEXT_REQUEST, &request, sizeof request, GPUMUX_CONTEXT_REPLY, &reply, sizeof reply))
-    return false;
-  *granted = reply.granted == 1;
   return true;
 }
 
@@ -452,9 +519,10 @@ void MarkLatencyCritical(bool on) {
 }
 
 void NoticeContexts(int slot, uint32_t contexts) {
-  __atomic_store_n(&s.process->gpus[slot].contexts, contexts, __ATOMIC_RELAXED);
   gpumux_context_notice notice = {static_cast<uint32_t>(slot), contexts};
   Held held(s.request_lock);
+  __atomic_store_n(&s.process->gpus[slot].contexts, contexts, __ATOMIC_SEQ_CST);
+  __atomic_store_n(&s.process->gpus[slot].contexts_under_way, 0, __ATOMIC_SEQ_CST);
   Call(GPUMUX_CONTEXT_NOTICE, &notice, sizeof notice, 0, nullptr, 0);
 }
 

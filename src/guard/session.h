@@ -15,7 +15,7 @@ namespace gpumux::guard {
 //            Attach() fails            hang-up, time-out
 //   kIdle ───────────────▶ kOff ┐     ┌───────────────▶ kOrphan
 //     │  no GPUMUX_SESSION      │     │                   │ a request, at most
-//     │                         │     │                   │ once a second
+//     │  nobody for 5 s         │     │                   │ once a second
 //     └──── Attach() ──────▶ kInForce ◀───────────────────┘ reconnects
 //
 //   kOff      nothing is guarded; every wrapper passes straight through
@@ -63,23 +63,26 @@ int DeviceOfSlot(int slot);
 int VisibleDevices();
 
 // Requests. False: no daemon answered (the state is kOrphan then).
+
+// For bytes: what nobody answers, `alone` decides. What it refuses waits for the next daemon,
+// as long as one may be on its way.
+using Alone = bool (*)(int slot, uint64_t bytes);
 struct CreditAnswer {
   bool granted;
   bool device_full;
 };
 // `reclaim`: before a refusal other programs may be asked for what they cache,
 // which takes up to 3 s.
-bool RequestCredit(int slot, uint64_t bytes, bool reclaim, CreditAnswer* answer);
+bool RequestCredit(int slot, uint64_t bytes, bool reclaim, Alone alone, CreditAnswer* answer);
+bool RequestContext(int slot, uint64_t bytes, Alone alone, bool* granted);
 struct MemoryAnswer {
   uint64_t total, used, free;
 };
-// Another daemon answers by now: the next request need not wait its second.
-void ReconnectAtOnce();
 bool RequestMemoryInfo(int slot, MemoryAnswer* answer);
-bool RequestContext(int slot, bool* granted);
 // The tenant's living processes. False: nobody says, and `list` has this one
 // alone.
 bool RequestProcesses(gpumux_process_list* list);
+// How many contexts there are now; none is under way.
 void NoticeContexts(int slot, uint32_t contexts);
 // The tenant's processes are to be clients of MPS.
 bool ToBeMpsClient();

@@ -104,9 +104,13 @@ TEST(Guard, WithoutADaemonTheProgramRunsAndAStrictOneDoesNot) {
   box.SetEnv("LD_LIBRARY_PATH", Sandbox::Program("../lib/gpumux/softgpu"));
   box.SetEnv("LD_PRELOAD", Sandbox::Program("../lib/gpumux/libgpumux-guard.so"));
   box.SetEnv("GPUMUX_SESSION", box.dir() + "/nobody.sock");
-  EXPECT_EQ(box.Run({kProbe, "lookup", "handle", std::to_string(3 * kGiB)}).out, "small 0\nlarge 0\n");
+  // Each waits for a daemon before it gives up, so both at once.
+  const std::vector<std::string> lookup{kProbe, "lookup", "handle", std::to_string(3 * kGiB)};
+  Process lenient = box.Start(lookup);
   box.SetEnv("GPUMUX_STRICT", "1");
-  EXPECT_EQ(box.Run({kProbe, "lookup", "handle", std::to_string(3 * kGiB)}).out, "cuInit failed: 800\n");
+  Process strict = box.Start(lookup);
+  EXPECT_EQ(lenient.Wait().out, "small 0\nlarge 0\n");
+  EXPECT_EQ(strict.Wait().out, "cuInit failed: 800\n");
 }
 
 TEST(Guard, KeepsTheGuaranteeAndNoMoreWhenItsDaemonDies) {
@@ -116,9 +120,13 @@ TEST(Guard, KeepsTheGuaranteeAndNoMoreWhenItsDaemonDies) {
   box.SetEnv("PROBE_HOLD_FILE", go_on);
   Process p = box.Gpumux({"run", "--mem", "2GiB:20GiB", "--", kProbe, "orphan"});
   ASSERT_TRUE(WaitUntil("it holds", [&] { return p.Out().find("ready") != std::string::npos; })) << p.Err();
+  // A `run` that is stopped starts no other daemon, which would have the burst to give.
+  ASSERT_EQ(kill(p.pid(), SIGSTOP), 0);
   ASSERT_EQ(kill(box.DaemonPid(), SIGKILL), 0);
   WaitUntil("the daemon is gone", [&] { return box.DaemonPid() == 0; });
   std::ofstream(go_on).put('\n');
+  WaitUntil("it is refused", [&] { return p.Out().find(" then ") != std::string::npos; });
+  kill(p.pid(), SIGCONT);
   const Outcome o = p.Wait();
   EXPECT_EQ(o.exit_code, 0) << o.out << o.err;
   uint64_t taken = 0;

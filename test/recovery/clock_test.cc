@@ -44,7 +44,7 @@ TEST_F(Clock, ThatJumpsByHoursEndsNeitherTimesNorWaits) {
   const std::string stop = box.dir() + "/stop";
   Process timed = box.Gpumux({"run", "--mem", "100GiB", "--time", "1h", "--name", "timed", "--",
                               Sandbox::TestProgram("guard_probe"), "survive", std::to_string(kGiB), stop});
-  ASSERT_TRUE(Works(timed));
+  ASSERT_TRUE(Works(timed, 100 * kGiB));
   Process waits =
       box.Gpumux({"run", "--mem", "100GiB", "--wait=1h", "--name", "waits", "--", "/bin/echo", "served"});
   ASSERT_TRUE(WaitUntil("it waits", [&] { return Tenants(box).size() == 2; }));

@@ -24,9 +24,8 @@ void LiveThroughADeathAt(Sandbox& box, const std::string& point) {
   const std::string token = box.dir() + "/token", stop = box.dir() + "/stop";
   Touch(token);
   box.SetEnv("GPUMUX_KILL_AT", point + "@" + token);
-  // What a dying daemon granted and could not say is lost room (docs/design/credit.md): the promise
-  // of 8 GiB is more than twice what each takes, with its context.
-  Process small = Survivor(box, "small", 1 * kGiB, stop), large = Survivor(box, "large", 3 * kGiB, stop);
+  // Of 8 GiB a second count of its memory, or of its context, leaves the large one no room.
+  Process small = Survivor(box, "small", 1 * kGiB, stop), large = Survivor(box, "large", 7 * kGiB, stop);
   Process ends = Survivor(box, "ends", kGiB / 2, box.dir() + "/never");
   for (Process* each : {&small, &large, &ends}) ASSERT_TRUE(Works(*each));
   EXPECT_EQ(box.RunGpumux({"run", "--mem", "1GiB", "--", "/bin/echo", "short"}).out, "short\n");

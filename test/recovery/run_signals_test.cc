@@ -35,7 +35,7 @@ class RunSignals : public ::testing::Test {
 
 TEST_F(RunSignals, EndAWaitAndLeaveNothing) {
   Process holder = Holder();
-  ASSERT_TRUE(Works(holder));
+  ASSERT_TRUE(Works(holder, 130 * kGiB));
   for (const int signal : {SIGHUP, SIGTERM, SIGINT, SIGKILL}) {
     Process waiter = Waiter();
     ASSERT_TRUE(WaitUntil("it waits", [&] { return StateOf("waits") == "waiting"; }));
@@ -50,7 +50,7 @@ TEST_F(RunSignals, EndAWaitAndLeaveNothing) {
 
 TEST_F(RunSignals, AStoppedRunKeepsItsPlaceAndStartsWhenItGoesOn) {
   Process holder = Holder();
-  ASSERT_TRUE(Works(holder));
+  ASSERT_TRUE(Works(holder, 130 * kGiB));
   Process waiter = Waiter();
   ASSERT_TRUE(WaitUntil("it waits", [&] { return StateOf("waits") == "waiting"; }));
   waiter.Signal(SIGSTOP);

@@ -13,8 +13,9 @@ Process Survivor(Sandbox& box, const std::string& name, uint64_t bytes, const st
                      "survive", std::to_string(bytes), stop});
 }
 
-bool Works(Process& survivor) {
-  if (WaitUntil("it works", [&] { return survivor.Out().find("working") != std::string::npos; })) return true;
+bool Works(Process& survivor, uint64_t promised) {
+  const std::string line = "working with " + std::to_string(promised) + "\n";
+  if (WaitUntil("it works", [&] { return survivor.Out().find(line) != std::string::npos; })) return true;
   ADD_FAILURE() << survivor.Out() << survivor.Err();
   return false;
 }

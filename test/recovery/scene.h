@@ -18,8 +18,9 @@ inline constexpr uint64_t kGiB = 1ull << 30;
 // A tenant of 8 GiB that takes and frees `bytes` over and over, and checks what
 // it reads back, until the file `stop` is there. Any refusal makes it fail.
 Process Survivor(Sandbox& box, const std::string& name, uint64_t bytes, const std::string& stop);
-// It has its memory for the first time; false, with a failure, if it never does.
-bool Works(Process& survivor);
+// It has its memory for the first time, and a guard in force, which says how much it was
+// `promised`; false, with a failure, if it never does.
+bool Works(Process& survivor, uint64_t promised = 8 * kGiB);
 
 // `gpumux status`, while daemons die: {} when none answered.
 nlohmann::json Status(Sandbox& box);

@@ -49,7 +49,7 @@ TEST(Takeover, AWaitingRunAsksTheNextDaemon) {
   const std::string stop = box.dir() + "/stop";
   Process holder = box.Gpumux(
       {"run", "--mem", "130GiB", "--name", "holder", "--", kProbe, "survive", std::to_string(kGiB), stop});
-  ASSERT_TRUE(Works(holder));
+  ASSERT_TRUE(Works(holder, 130 * kGiB));
   Process waiter = box.Gpumux({"run", "--mem", "60GiB", "--name", "waiter", "--", "/bin/echo", "served"});
   ASSERT_TRUE(WaitUntil("it waits", [&] { return Tenants(box).size() == 2; }));
   const pid_t daemon = box.DaemonPid();

@@ -25,24 +25,38 @@
  *   LimitsPage    the daemon alone. Processes get a read-only descriptor of a
  *                 memfd sealed with F_SEAL_FUTURE_WRITE, so none can map it
  *                 for writing.
- *   ProcessPage   `credit_free_bytes`: both, by atomic operations only (see
- *                 below). Everything else: the guard.
+ *   ProcessPage   `credit_free_bytes` and `granted_request`: both, by atomic
+ *                 operations only (see below). `overhead_bytes`: the daemon.
+ *                 Everything else: the guard.
  *   TenantPage    the guards of the tenant, and only while no daemon answers.
  *
  * Life of a credit (all operations sequentially consistent; one word decides,
  * so there is no lock that a dying process could hold)
  *
- *   guard, reserve n:   free = credit_free_bytes; CAS free -> free - n, if
- *                       free >= n. Else a CreditRequest; the reply grants n to
- *                       the asking call directly and puts what it grants beyond
- *                       n into credit_free_bytes.
+ *   guard, reserve n:   in_use_bytes += n; free = credit_free_bytes; CAS
+ *                       free -> free - n, if free >= n (else in_use_bytes -= n).
+ *                       Else a CreditRequest; the reply grants n to the asking
+ *                       call directly (in_use_bytes += n) and puts what it
+ *                       grants beyond n into credit_free_bytes.
  *   guard, commit:      committed_bytes += n
- *   guard, cancel:      credit_free_bytes += n
- *   guard, free:        committed_bytes -= n, then credit_free_bytes += n
+ *   guard, cancel:      in_use_bytes -= n, credit_free_bytes += n
+ *   guard, free:        committed_bytes -= n, in_use_bytes -= n, then
+ *                       credit_free_bytes += n
  *   daemon, recall:     taken = exchange(credit_free_bytes, 0), clamped to what
  *                       it granted; granted(process) -= taken
  *   daemon, death:      all of granted(process) returns to the tenant, whatever
  *                       the page says
+ *
+ * Held by a process, and kept by all of these but grants and recalls:
+ *   in_use_bytes + credit_free_bytes. What goes from one to the other is between a
+ *   `transfers_begun` and a `transfers_ended`, so that a daemon that takes over can
+ *   read both at one moment: `transfers_ended` before it, equal to `transfers_begun`
+ *   after it. What an earlier daemon meant to give it and could not is then nobody's.
+ *
+ * A grant that the daemon could not say any more is in `granted_request`: the
+ * guard, without its answer, takes it with an exchange of its request's number for 0; a
+ * daemon that could not send the answer takes it back in the same way. One of
+ * them has it.
  *
  * The daemon keeps granted(process) in its own memory. It never trusts a page
  * for a decision about another tenant: a guard that lies about its credit can
@@ -69,7 +83,7 @@
 extern "C" {
 #endif
 
-#define GPUMUX_PAGES_VERSION 2u
+#define GPUMUX_PAGES_VERSION 3u
 #define GPUMUX_LIMITS_MAGIC 0x4d494c47u  /* "GLIM" */
 #define GPUMUX_TENANT_MAGIC 0x4e455447u  /* "GTEN" */
 #define GPUMUX_PROCESS_MAGIC 0x43525047u /* "GPRC" */
@@ -123,7 +137,7 @@ struct gpumux_limits_page {
  * with the limits page's figures: burst bytes beyond the guarantee are the
  * daemon's to give, since two tenants could take the same. A death can only lose
  * room, never exceed the promise. The next daemon closes the page
- * (GPUMUX_ORPHANS_CLOSED) and counts what the processes have committed. */
+ * (GPUMUX_ORPHANS_CLOSED) and counts what the processes hold. */
 struct gpumux_tenant_page {
   uint32_t magic;
   uint32_t version;
@@ -157,15 +171,19 @@ struct gpumux_process_gpu {
   uint64_t contexts;            /* atomic; contexts that are charged */
   uint64_t launches;            /* relaxed count of kernel and graph launches */
   uint64_t unrouted;            /* look-ups of a hooked name that led to an unknown address */
-  uint64_t granted_bytes; /* written by the daemon alone, for its successor: credit given to this process */
-  uint64_t
-      overhead_bytes; /* written by the daemon alone: contexts, loaded code and what is kept ahead of it */
+  uint64_t in_use_bytes;        /* atomic; committed, and under way: reserved for calls that have not ended */
+  /* Contexts, loaded code and what is kept ahead of it. Written by the daemon; the
+   * guard adds a context that it makes while none answers. */
+  uint64_t overhead_bytes;
   uint64_t refused_own_part; /* atomic count: the part that the program set for this process was the reason */
   /* What the driver told the guard once the first context was there: */
-  uint32_t mps;            /* atomic; enum gpumux_mps_attached */
-  uint32_t mps_sms;        /* multiprocessors that it may use; 0: not asked yet */
-  uint64_t mps_free_bytes; /* free memory then, of this process's limit if that is less */
-  uint64_t reserved[2];
+  uint32_t mps;                /* atomic; enum gpumux_mps_attached */
+  uint32_t mps_sms;            /* multiprocessors that it may use; 0: not asked yet */
+  uint64_t mps_free_bytes;     /* free memory then, of this process's limit if that is less */
+  uint32_t transfers_begun;    /* atomic count, of in_use_bytes from and to credit_free_bytes */
+  uint32_t transfers_ended;    /* atomic count */
+  uint32_t contexts_under_way; /* atomic; that may be made, and are not among `contexts` yet */
+  uint32_t reserved32;
 };
 
 struct gpumux_process_page {
@@ -180,9 +198,10 @@ struct gpumux_process_page {
   uint64_t first_error_ns; /* CLOCK_MONOTONIC */
   /* What the work under way is expected to take, when the process is dead: the
    * launches of gpus[0] beyond `launches_done`, times `launch_ns`. */
-  uint64_t launch_ns;     /* atomic; the longest time that a launch took so far; 0: nothing is known */
-  uint64_t launches_done; /* atomic; so many launches are known to have ended */
-  uint64_t reserved[9];
+  uint64_t launch_ns;       /* atomic; the longest time that a launch took so far; 0: nothing is known */
+  uint64_t launches_done;   /* atomic; so many launches are known to have ended */
+  uint64_t granted_request; /* atomic, both sides: see the head of this file; 0: none */
+  uint64_t reserved[8];
   struct gpumux_process_gpu gpus[GPUMUX_MAX_GPUS];
 };
 
@@ -204,16 +223,19 @@ static_assert(offsetof(gpumux_tenant_page, orphan_taken_bytes) == 64);
 static_assert(sizeof(gpumux_process_gpu) == 128);
 static_assert(offsetof(gpumux_process_gpu, committed_bytes) == 8);
 static_assert(offsetof(gpumux_process_gpu, launches) == 56);
-static_assert(offsetof(gpumux_process_gpu, granted_bytes) == 72);
+static_assert(offsetof(gpumux_process_gpu, in_use_bytes) == 72);
 static_assert(offsetof(gpumux_process_gpu, overhead_bytes) == 80);
 static_assert(offsetof(gpumux_process_gpu, refused_own_part) == 88);
 static_assert(offsetof(gpumux_limits_page, flags) == 72);
 static_assert(offsetof(gpumux_process_gpu, mps) == 96);
 static_assert(offsetof(gpumux_process_gpu, mps_free_bytes) == 104);
+static_assert(offsetof(gpumux_process_gpu, transfers_begun) == 112);
+static_assert(offsetof(gpumux_process_gpu, contexts_under_way) == 120);
 static_assert(offsetof(gpumux_process_page, first_error) == 16);
 static_assert(offsetof(gpumux_process_page, first_error_ns) == 32);
 static_assert(offsetof(gpumux_process_page, launch_ns) == 40);
 static_assert(offsetof(gpumux_process_page, launches_done) == 48);
+static_assert(offsetof(gpumux_process_page, granted_request) == 56);
 static_assert(offsetof(gpumux_process_page, flags) == 8);
 static_assert(offsetof(gpumux_process_page, gpus) == 128);
 static_assert(sizeof(gpumux_process_page) <= GPUMUX_PAGE_BYTES);

@@ -198,7 +198,9 @@ std::optional<std::vector<std::byte>> GuardPeer::Receive() {
 }
 
 gpumux_credit_reply GuardPeer::Credit(uint64_t bytes, unsigned slot) {
-  return Call<gpumux_credit_reply>(GPUMUX_CREDIT_REQUEST, gpumux_credit_request{slot, 0, bytes});
+  const auto reply = Call<gpumux_credit_reply>(GPUMUX_CREDIT_REQUEST, gpumux_credit_request{slot, 0, bytes});
+  if (reply.granted) std::atomic_ref<uint64_t>(gpu(slot).in_use_bytes).fetch_add(bytes);
+  return reply;
 }
 
 gpumux_context_reply GuardPeer::Context(unsigned slot) {
@@ -218,7 +220,10 @@ bool GuardPeer::TakeFree(uint64_t bytes) {
   std::atomic_ref<int64_t> word(gpu().credit_free_bytes);
   int64_t free = word.load();
   while (free >= static_cast<int64_t>(bytes)) {
-    if (word.compare_exchange_weak(free, free - static_cast<int64_t>(bytes))) return true;
+    if (word.compare_exchange_weak(free, free - static_cast<int64_t>(bytes))) {
+      std::atomic_ref<uint64_t>(gpu().in_use_bytes).fetch_add(bytes);
+      return true;
+    }
   }
   return false;
 }

@@ -97,6 +97,7 @@ class GuardPeer {
   // As a guard does after the driver took them.
   void Commit(uint64_t bytes) { std::atomic_ref<uint64_t>(gpu().committed_bytes).fetch_add(bytes); }
   void Return(uint64_t bytes) {
+    std::atomic_ref<uint64_t>(gpu().in_use_bytes).fetch_sub(bytes);
     std::atomic_ref<int64_t>(gpu().credit_free_bytes).fetch_add(static_cast<int64_t>(bytes));
   }
   // Takes from the free credit, as a guard does before it asks.

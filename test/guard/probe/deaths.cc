@@ -76,7 +76,8 @@ int Survive(uint64_t bytes, const char* stop) {
   std::vector<unsigned char> back(4096);
   size_t free_bytes = 0, total_bytes = 0, total_now = 0;
   Check(api.cuMemGetInfo_v2(&free_bytes, &total_bytes), "total");
-  std::printf("working\n");
+  // What a guard in force says of its tenant; without one, the GPU.
+  std::printf("working with %zu\n", total_bytes);
   std::fflush(stdout);
   while (access(stop, F_OK) != 0) {
     CUdeviceptr p = 0;
