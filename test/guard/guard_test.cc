@@ -137,6 +137,27 @@ TEST(Guard, KeepsTheGuaranteeAndNoMoreWhenItsDaemonDies) {
   EXPECT_GE(taken + 543162368 + 100 * kMiB, 2u * kGiB) << "the guarantee is there without a daemon too";
 }
 
+TEST(Guard, WaitsForTheNextDaemonRatherThanToRefuse) {
+  // As above, but the next daemon comes: what only a daemon can give is asked of that one.
+  Sandbox box;
+  const std::string go_on = box.dir() + "/go-on";
+  box.SetEnv("PROBE_HOLD_FILE", go_on);
+  Process p = box.Gpumux({"run", "--mem", "2GiB:20GiB", "--", kProbe, "orphan"});
+  ASSERT_TRUE(WaitUntil("it holds", [&] { return p.Out().find("ready") != std::string::npos; })) << p.Err();
+  ASSERT_EQ(kill(p.pid(), SIGSTOP), 0);
+  ASSERT_EQ(kill(box.DaemonPid(), SIGKILL), 0);
+  WaitUntil("the daemon is gone", [&] { return box.DaemonPid() == 0; });
+  std::ofstream(go_on).put('\n');
+  kill(p.pid(), SIGCONT);
+  const Outcome o = p.Wait();
+  EXPECT_EQ(o.exit_code, 0) << o.out << o.err;
+  uint64_t bytes = 0;
+  int code = -1;
+  ASSERT_EQ(sscanf(o.out.c_str(), "ready\ntaken %" SCNu64 " then %d", &bytes, &code), 2) << o.out;
+  EXPECT_EQ(code, 2);
+  EXPECT_GE(bytes + 543162368 + 100 * kMiB, 20u * kGiB) << "refused while the next daemon came";
+}
+
 // --- what the program is told --------------------------------------------------------
 
 TEST(Told, ThePromiseIsTheWholeGpuInEveryQuery) {
