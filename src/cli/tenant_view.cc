@@ -280,6 +280,20 @@ std::string Notes(const Json& data) {
   return out;
 }
 
+// Which processes wait for a context, and why; a line each.
+std::string WaitingProcesses(const Json& data) {
+  std::string out;
+  for (const Json& tenant : ListAt(data, "tenants")) {
+    for (const Json& member : ListAt(tenant, "members")) {
+      const std::string why = TextAt(member, "waits", 300);
+      if (why.empty()) continue;
+      out += fmt::format("{} (pid {}) waits for its context: {}\n", TextAt(tenant, "name", 24),
+                         NumberAt(member, "pid").value_or(0), why);
+    }
+  }
+  return out;
+}
+
 // Who got no memory, and why; a line each.
 std::string Refused(const Json& data) {
   std::string out;
@@ -299,6 +313,7 @@ Result<std::string> RenderStatus(const std::string& json, const Terminal& termin
   std::string out = ListAt(*data, "gpus").empty() ? "no GPUs\n" : GpuTable(*data, Simulated(json), terminal);
   out += TenantTable(*data, terminal);
   out += Notes(*data);
+  out += WaitingProcesses(*data);
   return out;
 }
 
@@ -368,7 +383,8 @@ Result<std::string> RenderProcesses(const std::string& json, const Terminal& ter
       }
     }
   }
-  return table.empty() ? std::string("no tenants\n") : table.Render(terminal) + Refused(*data);
+  return table.empty() ? std::string("no tenants\n")
+                       : table.Render(terminal) + WaitingProcesses(*data) + Refused(*data);
 }
 
 }  // namespace gpumux::cli

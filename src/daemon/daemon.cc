@@ -20,6 +20,7 @@
 #include "daemon/events.h"
 #include "daemon/kept.h"
 #include "daemon/mps_faults.h"
+#include "daemon/mps_places.h"
 #include "daemon/place.h"
 #include "daemon/process_tree.h"
 #include "daemon/refusals.h"
@@ -49,6 +50,7 @@ struct Daemon::Parts {
              .for_everyone = settings.for_everyone,
              .idle_time = settings.mps_idle_time}),
         mps_faults(mps, machine, tenants, events, clock),
+        mps_places(machine, tenants, clock),
         keeper(loop, clock, settings.paths.keeper_socket, settings.keeper_program),
         held(machine, tenants, keeper, events, clock, settings.hold),
         turns(loop),
@@ -84,6 +86,9 @@ struct Daemon::Parts {
     leases.mps_of = [this](size_t gpu_index) { return mps.Snapshot(gpu_index); };
     leases.enquire = [this](Tenant& tenant, auto go_on) {
       return mps_faults.Enquire(tenant, std::move(go_on));
+    };
+    sessions.mps_place = [this](Tenant& tenant, Member& member, unsigned slot, uint32_t driver_error) {
+      return mps_places.Ask(tenant, member, slot, driver_error);
     };
     mps.on_lost_work = [this](const MpsDomain& domain, bool fault) { mps_faults.WorkIsLost(domain, fault); };
     mps.on_room = [this] { leases.ScheduleSoon(); };
@@ -146,6 +151,7 @@ struct Daemon::Parts {
     sessions.DropSilent();
     events.Tick();
     mps.Tick();
+    mps_places.Tick();
     keeper.Hold(WhatToKeep(machine, tenants));
     held.Tick();
     if (!leases.Idle() || !mps.Idle())
@@ -217,6 +223,7 @@ struct Daemon::Parts {
   Leases leases;
   MpsService mps;
   MpsFaults mps_faults;
+  MpsPlaces mps_places;
   KeeperLink keeper;
   HeldDescriptors held;
   FairTurns turns;

@@ -14,6 +14,7 @@
 
 #include "base/log.h"
 #include "base/units.h"
+#include "daemon/mps_places.h"
 #include "daemon/usage.h"
 
 namespace gpumux::daemon {
@@ -214,15 +215,7 @@ core::MpsSnapshot MpsService::Snapshot(size_t gpu_index) const {
     snapshot.domain = domain->gpus();
     snapshot.not_now = domain->NotNow();
   }
-  for (const auto& [id, tenant] : tenants_.live()) {
-    const auto slot = tenant->mode == core::Mode::kMps ? SlotOf(*tenant, gpu_index) : std::nullopt;
-    if (!slot) continue;
-    const auto clients =
-        std::count_if(tenant->members.begin(), tenant->members.end(), [&](const auto& member) {
-          return member.second.gpus[*slot].contexts + member.second.gpus[*slot].pending_contexts > 0;
-        });
-    snapshot.clients += std::max(tenant->request.ask.processes, static_cast<unsigned>(clients));
-  }
+  snapshot.clients = PlacesTaken(tenants_, gpu_index);
   return snapshot;
 }
 

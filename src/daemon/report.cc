@@ -89,6 +89,14 @@ void AddTimeLimit(Json& json, const core::Request& ask) {
     json["time_limit_seconds_reason"] = "it was started without --time";
 }
 
+// Why the process waits for a place as a client of MPS; null: it does not.
+Json WaitsJson(const Member& member) {
+  for (const Member::Gpu& on : member.gpus) {
+    if (on.waits && !member.died) return on.waits->reason;
+  }
+  return nullptr;
+}
+
 Json MembersJson(const Tenant& tenant, const Machine& machine) {
   Json members = Json::array();
   for (const auto& [key, member] : tenant.members) {
@@ -117,6 +125,7 @@ Json MembersJson(const Tenant& tenant, const Machine& machine) {
          {"name", member.name},
          {"guard", member.page ? (member.page->InForce() ? "in force" : "not in force") : "absent"},
          {"alive", !member.died},
+         {"waits", WaitsJson(member)},
          {"gpus", std::move(gpus)}});
   }
   return members;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -28,6 +29,9 @@ class Sessions {
            Reclaim& reclaim, HeldDescriptors& held, Leases& leases, FairTurns& turns, EventLoop& loop,
            const Clock& clock);
   ~Sessions();
+
+  // A process asks for a place as a client of MPS (mps_places.h).
+  std::function<uint32_t(Tenant& tenant, Member& member, unsigned slot, uint32_t driver_error)> mps_place;
 
   // Also again, when the socket is not `Listening` any more: somebody removed it.
   void Listen(ipc::UnixListener listener);
@@ -85,6 +89,7 @@ class Sessions {
   bool MemoryInfo(Session& session, const ipc::Frame& frame);
   bool Notice(Session& session, const ipc::Frame& frame);
   bool HoldDescriptors(Session& session, const ipc::Frame& frame, std::vector<UniqueFd>& fds);
+  bool MpsPlace(Session& session, const ipc::Frame& frame);
   bool ProcessList(Session& session, const ipc::Frame& frame);
   void RefuseGuard(Session& session, uint32_t request_id, uint32_t reason, const std::string& text);
 

@@ -7,6 +7,7 @@
 
 #include "base/kill_point.h"
 #include "base/log.h"
+#include "daemon/mps_places.h"
 #include "daemon/pid_view.h"
 #include "daemon/sessions.h"
 #include "daemon/usage.h"
@@ -30,6 +31,8 @@ bool Sessions::HandleGuard(Session& session, const ipc::Frame& frame, std::vecto
       return ProcessList(session, frame);
     case GPUMUX_HOLD_DESCRIPTORS:
       return HoldDescriptors(session, frame, fds);
+    case GPUMUX_MPS_PLACE_REQUEST:
+      return MpsPlace(session, frame);
     default:
       return false;
   }
@@ -241,6 +244,7 @@ bool Sessions::Notice(Session& session, const ipc::Frame& frame) {
   uint32_t settled = contexts > on.contexts ? contexts - on.contexts : contexts == on.contexts ? 1 : 0;
   on.pending_contexts -= std::min(on.pending_contexts, settled);
   on.contexts = contexts;
+  SettlePlace(on);
   monitor_.Refresh(tenant->gpus[notice.gpu_slot]);
   desk_.Retry();
   return true;

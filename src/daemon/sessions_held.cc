@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sessions of guards: descriptors to be held (held_descriptors.h).
+// Sessions of guards of mode mps: descriptors to be held (held_descriptors.h), places of
+// clients (mps_places.h).
 #include "daemon/sessions.h"
 
 namespace gpumux::daemon {
@@ -10,6 +11,19 @@ bool Sessions::HoldDescriptors(Session& session, const ipc::Frame& frame, std::v
   Tenant* tenant = nullptr;
   Member* member = nullptr;
   return Find(session, &tenant, &member) && held_.Receive(*tenant, *member, message, fds);
+}
+
+bool Sessions::MpsPlace(Session& session, const ipc::Frame& frame) {
+  const auto request = ipc::PayloadAs<gpumux_mps_place_request>(frame);
+  Tenant* tenant = nullptr;
+  Member* member = nullptr;
+  if (!Find(session, &tenant, &member) || request.gpu_slot >= tenant->gpus.size()) return false;
+  const gpumux_mps_place_reply reply{mps_place
+                                         ? mps_place(*tenant, *member, request.gpu_slot, request.driver_error)
+                                         : static_cast<uint32_t>(GPUMUX_MPS_PLACE_YES),
+                                     0};
+  Send(session.id, ipc::EncodeStruct(GPUMUX_MPS_PLACE_REPLY, frame.request_id, reply));
+  return true;
 }
 
 }  // namespace gpumux::daemon

@@ -45,6 +45,12 @@ struct HeldOfProcess {
   bool under_way = false;    // it died with work under way
 };
 
+// Of a process that asks for a place as a client of MPS and gets none (mps_places.h).
+struct WaitForPlace {
+  std::string reason;
+  Time since{}, asked{};  // first, last
+};
+
 // One process of a tenant: one that said hello, or one that NVML shows on a GPU.
 struct Member {
   struct Gpu {
@@ -57,6 +63,8 @@ struct Member {
     std::optional<Time> unguarded_since;  // listed by NVML while no guard is in force
     uint64_t seen_own_limit = 0, seen_own_part = 0,
              seen_device_full = 0;  // refusals in its page that were looked at
+    bool mps_place = false;         // it has one, as client of MPS: a context, or it makes one
+    std::optional<WaitForPlace> waits;
   };
   core::ProcessKey key = 0;
   ProcessName process;

@@ -71,16 +71,18 @@ CUresult CreateContext(CUcontext* out, CUdevice device, Create&& create) {
   const int slot = SlotOfDevice(device);
   if (slot == kNoDevice) return create();
   if (slot == kNotOurs) return CUDA_ERROR_OUT_OF_MEMORY;
-  Held held(g_contexts_lock);
-  if (!MayRunUnderMps(slot, device)) return CUDA_ERROR_MPS_CONNECTION_FAILED;
-  if (!Charge(slot)) return CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult r = create();
-  if (r == CUDA_SUCCESS && out) {
-    ReadBackMps(slot, device, *out);
-    g_created.Insert(reinterpret_cast<uint64_t>(*out), Context{slot, 1});
-  }
-  Made(slot, r == CUDA_SUCCESS && out);
-  return r;
+  return AsMpsClient(slot, [&] {
+    Held held(g_contexts_lock);
+    if (!MayRunUnderMps(slot, device)) return CUDA_ERROR_MPS_CONNECTION_FAILED;
+    if (!Charge(slot)) return CUDA_ERROR_OUT_OF_MEMORY;
+    const CUresult r = create();
+    if (r == CUDA_SUCCESS && out) {
+      ReadBackMps(slot, device, *out);
+      g_created.Insert(reinterpret_cast<uint64_t>(*out), Context{slot, 1});
+    }
+    Made(slot, r == CUDA_SUCCESS && out);
+    return r;
+  });
 }
 
 template <typename Destroy>
@@ -259,8 +261,10 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* ctx, CUdevice dev) {
   const int slot = SlotOfDevice(dev);
   if (slot == kNoDevice) return call();
   if (slot == kNotOurs) return CUDA_ERROR_OUT_OF_MEMORY;
-  Held held(g_contexts_lock);
-  return RetainPrimary(dev, slot, ctx);
+  return AsMpsClient(slot, [&] {
+    Held held(g_contexts_lock);
+    return RetainPrimary(dev, slot, ctx);
+  });
 }
 
 CUresult cuDevicePrimaryCtxRelease(CUdevice dev) {

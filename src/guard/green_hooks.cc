@@ -10,6 +10,7 @@
 #include "guard/driver_objects.h"
 #include "guard/local_memory.h"
 #include "guard/lock.h"
+#include "guard/mps.h"
 #include "guard/session.h"
 #include "guard/wrappers.h"
 
@@ -77,6 +78,28 @@ CUresult CreateWithin(CUcontext primary, int slot, Call&& call) {
   return r;
 }
 
+template <typename Call>
+CUresult CreateGreen(CUgreenCtx* green, CUdevice dev, int slot, Call&& call) {
+  Held held(g_contexts_lock);
+  // Made before, so that what the primary context takes and what the green one
+  // takes are told apart.
+  CUcontext primary = ActivePrimary(dev, slot);
+  const bool retain = !primary;
+  if (retain) {
+    if (CUresult r = RetainPrimary(dev, slot, &primary); r != CUDA_SUCCESS) return r;
+  }
+  const CUresult r = CreateWithin(primary, slot, call);
+  if (r == CUDA_SUCCESS) {
+    JoinPrimary(slot);
+    Remember(*green, Green{dev, slot, primary});
+  }
+  if (retain) {
+    Through(Real().cuDevicePrimaryCtxRelease_v2, dev);
+    LeavePrimary(dev, slot, true);
+  }
+  return r;
+}
+
 }  // namespace
 
 CUcontext BaseOf(CUcontext context) {
@@ -119,24 +142,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx* green, CUdevResourceDesc desc, CUdevice de
   const int slot = SlotOfDevice(dev);
   if (slot == kNoDevice) return call();
   if (slot == kNotOurs) return CUDA_ERROR_OUT_OF_MEMORY;
-  Held held(g_contexts_lock);
-  // Made before, so that what the primary context takes and what the green one
-  // takes are told apart.
-  CUcontext primary = ActivePrimary(dev, slot);
-  const bool retain = !primary;
-  if (retain) {
-    if (CUresult r = RetainPrimary(dev, slot, &primary); r != CUDA_SUCCESS) return r;
-  }
-  const CUresult r = CreateWithin(primary, slot, call);
-  if (r == CUDA_SUCCESS) {
-    JoinPrimary(slot);
-    Remember(*green, Green{dev, slot, primary});
-  }
-  if (retain) {
-    Through(Real().cuDevicePrimaryCtxRelease_v2, dev);
-    LeavePrimary(dev, slot, true);
-  }
-  return r;
+  return AsMpsClient(slot, [&] { return CreateGreen(green, dev, slot, call); });
 }
 
 CUresult cuGreenCtxDestroy(CUgreenCtx green) {

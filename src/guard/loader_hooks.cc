@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // cuInit and the driver's own look-up.
 #include "guard/driver.h"
+#include "guard/mps.h"
 #include "guard/session.h"
 #include "guard/wrappers.h"
 
@@ -9,7 +10,10 @@ using namespace gpumux::guard;
 extern "C" {
 
 CUresult cuInit(unsigned flags) {
-  const CUresult r = Through(Real().cuInit, flags);
+  CUresult r = Through(Real().cuInit, flags);
+  // No GPU is known yet: as if it were of the first.
+  if (__builtin_expect(MayBeReadyLater(r), 0))
+    r = AsMpsClient(0, [&] { return Through(Real().cuInit, flags); });
   // A program that sets CUDA up without a GPU behind it stays untouched.
   if (r == CUDA_SUCCESS && Attach() == State::kRefused) return CUDA_ERROR_NOT_PERMITTED;
   return r;

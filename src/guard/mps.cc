@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "guard/mps.h"
 
+#include <time.h>
+
 #include "guard/driver.h"
 #include "guard/session.h"
 
@@ -8,7 +10,34 @@ namespace gpumux::guard {
 
 namespace {
 
+// What an H200 says to client 49 (driver 580), and what the documentation has for it.
+constexpr uint32_t kDeviceUnavailable = 46, kMaxClients = 808, kMaxConnections = 809;
+constexpr uint32_t kServerNotReady = 807;
+// For a server that recovers, or where no daemon says how long to wait.
+constexpr uint64_t kPatienceNs = 30'000'000'000;
+constexpr long kNapNs = 100'000'000;
+
 bool IsForMps() { return (__atomic_load_n(&Limits()->flags, __ATOMIC_RELAXED) & GPUMUX_LIMITS_MPS) != 0; }
+
+uint64_t NowNs() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(t.tv_nsec);
+}
+
+bool MayPass(uint32_t error) {
+  return error == kDeviceUnavailable || error == kMaxClients || error == kMaxConnections ||
+         error == kServerNotReady;
+}
+
+// Whoever the fault has hit is what the server waits for.
+bool IsHitByAFault() {
+  if (__atomic_load_n(&OwnPage()->first_error, __ATOMIC_RELAXED) != 0) return true;
+  for (uint32_t slot = 0; slot < Limits()->gpu_count; slot++) {
+    if (__atomic_load_n(&Counters(static_cast<int>(slot))->contexts, __ATOMIC_RELAXED) != 0) return true;
+  }
+  return false;
+}
 
 int Attribute(cuda::CUdevice device, cuda::CUdevice_attribute attribute) {
   int value = 0;
@@ -42,6 +71,37 @@ void ReadBackMps(int slot, cuda::CUdevice device, cuda::CUcontext context) {
   __atomic_store_n(&counters->mps_sms,
                    static_cast<uint32_t>(Attribute(device, cuda::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)),
                    __ATOMIC_RELAXED);
+}
+
+ClientPlace::ClientPlace(int slot) : applies_(ToBeMpsClient()), slot_(slot), since_ns_(NowNs()) {
+  // With a context there it has its place.
+  if (applies_) applies_ = __atomic_load_n(&Counters(slot)->contexts, __ATOMIC_RELAXED) == 0;
+}
+
+bool ClientPlace::MayTry() {
+  if (!applies_) return true;
+  if (!RequestMpsPlace(slot_, 0, &answer_)) answer_ = 0;
+  return answer_ == 0 || answer_ == GPUMUX_MPS_PLACE_YES;
+}
+
+bool ClientPlace::Again(cuda::CUresult r) {
+  if (!applies_ || r == cuda::CUDA_SUCCESS) return false;
+  const auto error = static_cast<uint32_t>(r);
+  const bool passes = MayPass(error) && !(error == kServerNotReady && IsHitByAFault());
+  const bool tried = answer_ == 0 || answer_ == GPUMUX_MPS_PLACE_YES;
+  // Also of what does not pass: it gives the place back.
+  const uint32_t told = passes ? error : uint32_t{cuda::CUDA_ERROR_UNKNOWN};
+  if (tried && !RequestMpsPlace(slot_, told, &answer_)) answer_ = 0;
+  if (answer_ == GPUMUX_MPS_PLACE_NO || !passes) return false;
+  const bool bounded = error == kServerNotReady || answer_ == 0;
+  if (bounded && NowNs() - since_ns_ >= kPatienceNs) return false;
+  const timespec nap = {0, kNapNs};
+  nanosleep(&nap, nullptr);
+  return true;
+}
+
+bool MayBeReadyLater(cuda::CUresult r) {
+  return MayPass(static_cast<uint32_t>(r)) && Attach() == State::kInForce && ToBeMpsClient();
 }
 
 }  // namespace gpumux::guard

@@ -482,6 +482,16 @@ bool RequestProcesses(gpumux_process_list* list) {
   return false;
 }
 
+bool RequestMpsPlace(int slot, uint32_t driver_error, uint32_t* answer) {
+  gpumux_mps_place_request request = {static_cast<uint32_t>(slot), driver_error};
+  gpumux_mps_place_reply reply;
+  Held held(s.request_lock);
+  if (!Call(GPUMUX_MPS_PLACE_REQUEST, &request, sizeof request, GPUMUX_MPS_PLACE_REPLY, &reply, sizeof reply))
+    return false;
+  *answer = reply.answer;
+  return true;
+}
+
 bool ToBeMpsClient() {
   return InForce() && (__atomic_load_n(&Limits()->flags, __ATOMIC_RELAXED) & GPUMUX_LIMITS_MPS) != 0;
 }

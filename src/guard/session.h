@@ -84,6 +84,8 @@ bool RequestMemoryInfo(int slot, MemoryAnswer* answer);
 bool RequestProcesses(gpumux_process_list* list);
 // How many contexts there are now; none is under way.
 void NoticeContexts(int slot, uint32_t contexts);
+// `driver_error`, `answer`: as in gpumux_mps_place_request and its reply.
+bool RequestMpsPlace(int slot, uint32_t driver_error, uint32_t* answer);
 // The tenant's processes are to be clients of MPS.
 bool ToBeMpsClient();
 // Descriptors of GPUs for the daemon to keep, and what the page says of them. False: it did

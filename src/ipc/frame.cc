@@ -40,6 +40,10 @@ Shape ShapeOf(uint16_t type) {
       return {Kind::kStruct, sizeof(gpumux_process_list)};
     case GPUMUX_HOLD_DESCRIPTORS:
       return {Kind::kStruct, sizeof(gpumux_hold_descriptors)};
+    case GPUMUX_MPS_PLACE_REQUEST:
+      return {Kind::kStruct, sizeof(gpumux_mps_place_request)};
+    case GPUMUX_MPS_PLACE_REPLY:
+      return {Kind::kStruct, sizeof(gpumux_mps_place_reply)};
     case GPUMUX_RECLAIM_LISTEN:
       return {Kind::kStruct, sizeof(gpumux_reclaim_listen)};
     case GPUMUX_RECLAIM_LISTENING:

@@ -25,6 +25,8 @@
  *   ProcessListRequest  ──▶
  *                       ◀── ProcessList
  *   HoldDescriptors + fds ──▶ (no reply)
+ *   MpsPlaceRequest     ──▶
+ *                       ◀── MpsPlaceReply
  *
  *   listener: a process's second connection, on which it is asked for memory that it only caches
  *   ────────────────────────────────────────────────────────────────────────────────────────────
@@ -63,7 +65,7 @@ extern "C" {
 #endif
 
 #define GPUMUX_SESSION_MAGIC 0x58554d47u /* "GMUX" */
-#define GPUMUX_SESSION_VERSION 4u
+#define GPUMUX_SESSION_VERSION 5u
 /* A RunRequest carries the command line and labels; 60 KiB and the header stay
  * under the default socket buffer (208 KiB) with room for several. */
 #define GPUMUX_MAX_PAYLOAD 61440u
@@ -103,7 +105,9 @@ enum gpumux_message {
   GPUMUX_RECLAIM_REQUEST = 15,
   GPUMUX_RECLAIM_DONE = 16,
   GPUMUX_HOLD_DESCRIPTORS = 17, /* fds: of GPUs; no reply */
-  GPUMUX_RUN_REQUEST = 32,      /* JSON from here on */
+  GPUMUX_MPS_PLACE_REQUEST = 18,
+  GPUMUX_MPS_PLACE_REPLY = 19,
+  GPUMUX_RUN_REQUEST = 32, /* JSON from here on */
   GPUMUX_RUN_QUEUED = 33,
   GPUMUX_RUN_GRANTED = 34, /* fds: one lock socket a GPU, to be held as long as the tenant lives */
   GPUMUX_RUN_STARTED = 35,
@@ -243,6 +247,25 @@ struct gpumux_hold_descriptors {
 /* Of one process, at most. */
 #define GPUMUX_MAX_HELD 512u
 
+/* Of a process of mode mps without a context on the GPU: may it become a client
+ * of the server there? Asked before its first context, and again as long as the
+ * answer is WAIT; and once more with what came of an attempt that failed. */
+struct gpumux_mps_place_request {
+  uint32_t gpu_slot;
+  uint32_t driver_error; /* of the attempt; 0: none was made since the last question */
+};
+
+enum gpumux_mps_place {
+  GPUMUX_MPS_PLACE_YES = 1,  /* it has a place until its ContextNotice says how many contexts it has */
+  GPUMUX_MPS_PLACE_WAIT = 2, /* ask again, some tenths of a second later */
+  GPUMUX_MPS_PLACE_NO = 3,   /* and there is nothing to wait for */
+};
+
+struct gpumux_mps_place_reply {
+  uint32_t answer; /* enum gpumux_mps_place */
+  uint32_t reserved;
+};
+
 /* The process can give back memory that it only caches. It must have said hello on
  * another connection; of several listeners of one process the newest counts. */
 struct gpumux_reclaim_listen {
@@ -277,6 +300,8 @@ static_assert(sizeof(gpumux_credit_reply) == 32);
 static_assert(sizeof(gpumux_memory_info) == 24);
 static_assert(sizeof(gpumux_context_reply) == 16);
 static_assert(sizeof(gpumux_hold_descriptors) == 8);
+static_assert(sizeof(gpumux_mps_place_request) == 8);
+static_assert(sizeof(gpumux_mps_place_reply) == 8);
 static_assert(sizeof(gpumux_reclaim_listen) == 16);
 static_assert(sizeof(gpumux_reclaim_listening) == 8);
 static_assert(sizeof(gpumux_reclaim_request) == 16);

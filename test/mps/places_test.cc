@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// More processes than an MPS server has places for, and a server that takes nobody just now.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <filesystem>
+
+#include "scene.h"
+
+namespace gpumux::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::vector<std::string> Mps(const std::string& name, const std::vector<std::string>& options,
+                             const std::vector<std::string>& probe) {
+  std::vector<std::string> argv = {"run", "--mode", "mps", "--name", name};
+  argv.insert(argv.end(), options.begin(), options.end());
+  argv.insert(argv.end(), {"--", Sandbox::TestProgram("mps_places_probe")});
+  argv.insert(argv.end(), probe.begin(), probe.end());
+  return argv;
+}
+
+// Why a process of the tenant waits; "" if none does.
+std::string Waits(Sandbox& box, const std::string& name) {
+  const auto status = box.StatusData();
+  for (const auto& tenant : status["tenants"]) {
+    if (tenant["name"] != name) continue;
+    for (const auto& member : tenant["members"]) {
+      if (member["waits"].is_string()) return member["waits"].get<std::string>();
+    }
+  }
+  return "";
+}
+
+bool Says(const Process& process, const std::string& text) {
+  return process.Out().find(text) != std::string::npos;
+}
+
+std::string PipeDirectory(const Sandbox& box) {
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(box.runtime_dir())) {
+    if (entry.path().filename() == "nvidia-cuda-mps-control.pid") return entry.path().parent_path().string();
+  }
+  return "";
+}
+
+TEST(Places, AProcessBeyondThoseDeclaredWaitsForOne) {
+  MpsBox box;
+  Process many = box.Gpumux(Mps("many", {"--mem", "40GiB", "--processes", "47"}, {"pair"}));
+  ASSERT_TRUE(WaitUntil("both processes have their contexts", [&] { return Says(many, "second in"); }));
+  // 47 and 1 are declared: the pair's second process is number 49.
+  Process pair = box.Gpumux(Mps("pair", {"--mem", "8GiB"}, {"pair"}));
+  ASSERT_TRUE(WaitUntil("it waits", [&] { return !Waits(box, "pair").empty(); })) << pair.Out() << pair.Err();
+  EXPECT_EQ(Waits(box, "pair"), "GPU 0 has 48 of 48 MPS clients");
+  EXPECT_TRUE(Says(pair, "first in"));
+  EXPECT_FALSE(Says(pair, "second")) << pair.Out();
+  EXPECT_THAT(box.RunGpumux({"ps"}).out, HasSubstr("waits for its context: GPU 0 has 48 of 48 MPS clients"));
+  EXPECT_THAT(box.RunGpumux({"status"}).out, HasSubstr("waits for its context: GPU 0 has 48 of 48"));
+  many.Signal(SIGTERM);
+  many.Wait();
+  EXPECT_TRUE(WaitUntil("it has its context", [&] { return Says(pair, "second in"); })) << pair.Out();
+  EXPECT_EQ(Waits(box, "pair"), "");
+  pair.Signal(SIGTERM);
+  pair.Wait();
+}
+
+TEST(Places, ATenantThatDoesNotWaitGetsTheError) {
+  MpsBox box;
+  Process many = box.Gpumux(Mps("many", {"--mem", "40GiB", "--processes", "47"}, {"pair"}));
+  ASSERT_TRUE(WaitUntil("both processes have their contexts", [&] { return Says(many, "second in"); }));
+  Process pair = box.Gpumux(Mps("pair", {"--mem", "8GiB", "--no-wait"}, {"pair"}));
+  ASSERT_TRUE(WaitUntil("it is refused", [&] { return Says(pair, "second "); })) << pair.Out();
+  EXPECT_THAT(pair.Out(), HasSubstr("second error 808"));
+  pair.Signal(SIGTERM);
+  pair.Wait();
+  many.Signal(SIGTERM);
+  many.Wait();
+}
+
+// Clients that gpumux knows nothing of.
+TEST(Places, TheServersOwnRefusalIsWaitedOut) {
+  MpsBox box;
+  Process one = box.Gpumux(Mps("one", {"--mem", "4GiB"}, {"pair"}));
+  ASSERT_TRUE(WaitUntil("the server has clients", [&] { return Says(one, "second in"); })) << one.Out();
+  const std::string pipes = PipeDirectory(box);
+  ASSERT_NE(pipes, "");
+  Process strangers = box.Start({"/usr/bin/env", "CUDA_MPS_PIPE_DIRECTORY=" + pipes,
+                                 "LD_LIBRARY_PATH=" + Sandbox::Program("../lib/gpumux/softgpu"),
+                                 Sandbox::TestProgram("mps_places_probe"), "many", "46"});
+  ASSERT_TRUE(WaitUntil("all places are taken", [&] { return Says(strangers, "46 in"); })) << strangers.Out();
+  Process late = box.Gpumux(Mps("late", {"--mem", "4GiB"}, {"late", "/"}));
+  ASSERT_TRUE(WaitUntil("it waits", [&] { return !Waits(box, "late").empty(); })) << late.Out() << late.Err();
+  EXPECT_EQ(Waits(box, "late"), "the MPS server of GPU 0 takes no more clients (error 46)");
+  strangers.Signal(SIGKILL);
+  EXPECT_TRUE(WaitUntil("it has its context", [&] { return Says(late, "in\n"); })) << late.Out();
+  late.Signal(SIGTERM);
+  late.Wait();
+  one.Signal(SIGTERM);
+  one.Wait();
+}
+
+TEST(Places, WhoComesWhileTheServerRecoversWaitsForIt) {
+  MpsBox box;
+  const std::string go = box.dir() + "/go";
+  // Its work is lost, but it stays, and the server waits for its end.
+  Process hit = box.Gpumux(Mps("hit", {"--mem", "8GiB"}, {"pair"}));
+  ASSERT_TRUE(WaitUntil("it is a client", [&] { return Says(hit, "second in"); })) << hit.Out();
+  Process late = box.Gpumux(Mps("late", {"--mem", "4GiB"}, {"late", go}));
+  ASSERT_TRUE(WaitUntil("its program runs", [&] { return Says(late, "here"); })) << late.Err();
+  const Outcome faulty =
+      box.RunGpumux({"run", "--mode", "mps", "--mem", "4GiB", "--", Sandbox::Program("gpumux-workload"),
+                     "--kernel-us", "2000", "--seconds", "0.1", "--end", "fault"});
+  EXPECT_NE(faulty.exit_code, 0);
+  Touch(go);
+  ASSERT_TRUE(WaitUntil("it waits", [&] { return !Waits(box, "late").empty(); })) << late.Out();
+  EXPECT_EQ(Waits(box, "late"), "the MPS server of GPU 0 recovers (error 807)");
+  hit.Signal(SIGTERM);
+  hit.Wait();
+  EXPECT_TRUE(WaitUntil("it has its context", [&] { return Says(late, "\nin\n"); })) << late.Out();
+  late.Signal(SIGTERM);
+  late.Wait();
+}
+
+}  // namespace
+}  // namespace gpumux::test
