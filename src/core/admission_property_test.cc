@@ -35,7 +35,8 @@ struct Tenant {
   Request request;
   Placement placement;
   Time started{};
-  std::optional<Time> ends_by;
+  std::optional<Time> ends_by;    // as the model has it
+  std::optional<Time> killed_at;  // being stopped
 };
 
 class History {
@@ -65,7 +66,7 @@ class History {
   }
 
   static inline size_t backfilled = 0, told = 0, waited_for_quota = 0, changed = 0, refused_changes = 0,
-                       denied = 0;
+                       denied = 0, stopped = 0;
 
  private:
   uint64_t Below(uint64_t n) { return std::uniform_int_distribution<uint64_t>(0, n - 1)(random_); }
@@ -116,7 +117,7 @@ class History {
   void Disturb() { promised_start_.clear(); }
 
   void Step() {
-    switch (Below(calm_ ? 9 : 12)) {
+    switch (Below(calm_ ? 10 : 13)) {
       case 0:
       case 1:
       case 2:
@@ -149,7 +150,10 @@ class History {
       case 8:
         UseMemory();
         break;
-      case 9: {
+      case 9:
+        Stop();
+        break;
+      case 10: {
         const size_t i = Below(ledgers_.size());
         const uint64_t before = outside_[i];
         outside_[i] = Below(2) ? 0 : Below(kTotal + kTotal / 4);
@@ -171,6 +175,17 @@ class History {
     log_ += fmt_("end ", tenants_[index].request.id, "");
     for (Ledger& ledger : ledgers_) ledger.RemoveTenant(std::to_string(tenants_[index].request.id));
     tenants_.erase(tenants_.begin() + static_cast<ptrdiff_t>(index));
+  }
+
+  // Any time until SIGKILL, which a second stop cannot put off; 5 s later the driver is done.
+  void Stop() {
+    if (tenants_.empty()) return;
+    Tenant& tenant = tenants_[Below(tenants_.size())];
+    const Time kill = now_ + seconds(Below(100));
+    log_ += fmt_("stop ", tenant.request.id, "");
+    if (!tenant.killed_at || kill < *tenant.killed_at) tenant.killed_at = kill;
+    if (!tenant.ends_by || kill + seconds(5) < *tenant.ends_by) tenant.ends_by = kill + seconds(5);
+    ++stopped;
   }
 
   // To the next end of a time limit, or somewhere before it.
@@ -210,6 +225,7 @@ class History {
   void Change() {
     if (tenants_.empty()) return;
     Tenant& tenant = tenants_[Below(tenants_.size())];
+    if (tenant.killed_at) return;  // the daemon refuses
     core::Change change;
     if (Below(3)) change.mem = MemorySize{.bytes = kGiB + Below(kTotal), .ratio = 0};
     if (change.mem && Below(3) == 0) change.mem_limit = MemorySize{.bytes = 0, .ratio = 1};
@@ -238,7 +254,7 @@ class History {
     tenant.placement.shares = *after;
     if (change.time_limit) {
       tenant.request.time_limit = change.time_limit;
-      tenant.ends_by = tenant.started + *change.time_limit + kEndingTakes;
+      tenant.ends_by = tenant.started + *change.time_limit + seconds(15);
     }
     // What its owner's others were told supposed the quota as it was.
     if (HasRules()) Disturb();
@@ -281,7 +297,7 @@ class History {
                       .groups = tenant.request.groups,
                       .mode = tenant.placement.mode,
                       .on = {},
-                      .ends_by = tenant.ends_by};
+                      .ends_by = EndsBy(tenant.started, tenant.request.time_limit, tenant.killed_at)};
       for (const Share& share : tenant.placement.shares) {
         running.on.push_back({share.gpu, share.guaranteed_bytes, LedgerOf(share.gpu).Find(id)->ChargedBytes(),
                               share.limit_bytes});
@@ -310,6 +326,7 @@ class History {
     }
     if (!CheckSums()) return false;
     const Situation situation{policy_, Gpus(), RunningNow(), now_};
+    for (size_t i = 0; i < tenants_.size(); ++i) HOLDS(situation.running[i].ends_by == tenants_[i].ends_by);
     queue_.MakeEstimates(situation);
     for (const auto& waiting : queue_.waiting()) {
       waited_for_quota += waiting.wait.for_quota;
@@ -352,8 +369,8 @@ class History {
     }
     HOLDS(used.size() == (request.gpu_list.empty() ? request.gpu_count : request.gpu_list.size()));
     std::optional<Time> ends_by;
-    if (request.time_limit) ends_by = now_ + *request.time_limit + kEndingTakes;
-    tenants_.push_back({request, placement, now_, ends_by});
+    if (request.time_limit) ends_by = now_ + *request.time_limit + seconds(15);
+    tenants_.push_back({request, placement, now_, ends_by, {}});
     return true;
   }
 
@@ -506,6 +523,7 @@ TEST(AdmissionProperty, KeepsSumsQuotasOrderAndWhatItSaid) {
   EXPECT_GT(History::changed, 1000u);
   EXPECT_GT(History::refused_changes, 1000u);
   EXPECT_GT(History::denied, 1000u);
+  EXPECT_GT(History::stopped, 5000u);
   RecordProperty("backfilled", static_cast<int>(History::backfilled));
   RecordProperty("told", static_cast<int>(History::told));
 }

@@ -58,9 +58,12 @@ struct Request {
   int priority = 0;  // by the policy; a higher one goes first
 };
 
-// From the end of a time limit until the bytes are back: SIGTERM, 10 s of grace,
-// SIGKILL, and the driver's own work.
-inline constexpr std::chrono::nanoseconds kEndingTakes = std::chrono::seconds(15);
+// What a tenant that is stopped has until SIGKILL, unless who stops it says otherwise.
+inline constexpr std::chrono::nanoseconds kUsualGrace = std::chrono::seconds(10);
+// From SIGKILL until the bytes are back: the driver's own work.
+inline constexpr std::chrono::nanoseconds kReturnTakes = std::chrono::seconds(5);
+// From the end of a time limit until the bytes are back.
+inline constexpr std::chrono::nanoseconds kEndingTakes = kUsualGrace + kReturnTakes;
 
 // A tenant's part of one GPU.
 struct Share {

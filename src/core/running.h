@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -24,8 +25,19 @@ struct Running {
   std::vector<std::string> groups;
   Mode mode = Mode::kTimeslice;
   std::vector<On> on;
-  // All of its bytes are back by then, by its time limit. Nullopt: nobody knows.
+  // As of EndsBy().
   std::optional<std::chrono::nanoseconds> ends_by;
 };
+
+// By when all bytes of a tenant are back: by its time limit, and once it is being
+// stopped by its SIGKILL. Nullopt: nobody knows.
+inline std::optional<std::chrono::nanoseconds> EndsBy(std::chrono::nanoseconds started,
+                                                      std::optional<std::chrono::nanoseconds> time_limit,
+                                                      std::optional<std::chrono::nanoseconds> killed_at) {
+  std::optional<std::chrono::nanoseconds> ends_by;
+  if (time_limit) ends_by = started + *time_limit + kEndingTakes;
+  if (killed_at) ends_by = std::min(ends_by.value_or(*killed_at + kReturnTakes), *killed_at + kReturnTakes);
+  return ends_by;
+}
 
 }  // namespace gpumux::core

@@ -55,6 +55,11 @@ Result<LeaseRecord> Read(const Json& json) {
   record.stop_reason = json.at("stop_reason").get<std::string>();
   record.stop_signal = json.at("stop_signal").get<int>();
   if (record.stop_signal < 0 || record.stop_signal > 64) return Fail(Code::kInvalid, "an unknown signal");
+  // Not in the records of the first release.
+  if (json.contains("killed_at_monotonic_ns"))
+    record.killed_at = Time(json.at("killed_at_monotonic_ns").get<int64_t>());
+  if (record.killed_at && (*record.killed_at < Time(0) || *record.killed_at > Time::max() / 2))
+    return Fail(Code::kInvalid, "an impossible time");
   return record;
 }
 
@@ -88,6 +93,7 @@ std::string FormatLeaseRecord(const LeaseRecord& record) {
       {"stop_reason", record.stop_reason},
       {"stop_signal", record.stop_signal}};
   if (record.child) json["child"] = Write(*record.child);
+  if (record.killed_at) json["killed_at_monotonic_ns"] = record.killed_at->count();
   // A command line may hold any bytes.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }

@@ -36,6 +36,7 @@ struct LeaseRecord {
   bool reservation = false;  // of `child`; there is no `run`
   std::string stop_reason;   // empty: it is not being stopped
   int stop_signal = 0;
+  std::optional<Time> killed_at;  // CLOCK_MONOTONIC
 };
 
 std::string FormatLeaseRecord(const LeaseRecord& record);

@@ -10,16 +10,6 @@
 
 namespace gpumux::daemon {
 
-namespace {
-
-// When all bytes of the tenant are back, by its time limit.
-std::optional<Time> EndsBy(const Tenant& tenant) {
-  if (!tenant.request.ask.time_limit) return std::nullopt;
-  return tenant.admitted + *tenant.request.ask.time_limit + core::kEndingTakes;
-}
-
-}  // namespace
-
 Status Leases::NameOwner(uid_t uid, core::Request& ask) const {
   const Account account = AccountOf(uid);
   // By its number alone it would slip through the quotas of its groups.
@@ -34,12 +24,13 @@ Status Leases::NameOwner(uid_t uid, core::Request& ask) const {
 }
 
 core::Running Leases::AsRunning(const Tenant& tenant) const {
-  core::Running running{.name = tenant.request.ask.name,
-                        .user = tenant.request.ask.user,
-                        .groups = tenant.request.ask.groups,
-                        .mode = tenant.mode,
-                        .on = {},
-                        .ends_by = EndsBy(tenant)};
+  core::Running running{
+      .name = tenant.request.ask.name,
+      .user = tenant.request.ask.user,
+      .groups = tenant.request.ask.groups,
+      .mode = tenant.mode,
+      .on = {},
+      .ends_by = core::EndsBy(tenant.admitted, tenant.request.ask.time_limit, tenant.killed_at)};
   for (size_t slot = 0; slot < tenant.gpus.size(); ++slot) {
     const core::Share& share = tenant.shares[slot];
     const auto* entry = machine_.gpus()[tenant.gpus[slot]]->ledger.Find(tenant.id);

@@ -52,14 +52,18 @@ Status Leases::Stop(const std::string& id, const StopRequest& request, const std
   if (tenant->stop_reason.empty()) tenant->stop_reason = reason;
   tenant->stop_signal = request.signal;
   tenant->state = TenantState::kStopping;
+  // Those who wait were told by when: another stop may shorten the time, not lengthen it.
+  const Time killed_at = clock_.Now() + request.grace;
+  tenant->killed_at = std::min(tenant->killed_at.value_or(killed_at), killed_at);
+  const Time grace = std::max(*tenant->killed_at - clock_.Now(), Time(0));
   events_.Note(About(
       EventKind::kStopping, *tenant,
-      fmt::format("{}: signal {}, SIGKILL after {}", reason, request.signal, FormatDuration(request.grace)),
-      by));
+      fmt::format("{}: signal {}, SIGKILL after {}", reason, request.signal, FormatDuration(grace)), by));
   if (Status saved = Save(*tenant); !saved) LogError("tenant {}: {}", id, saved.error().ToString());
   KillPoint("stop-stored");
   Signal(*tenant, request.signal);
-  tenant->stop_timer = loop_.After(request.grace, [this, id] { Kill(id); });
+  tenant->stop_timer = loop_.After(grace, [this, id] { Kill(id); });
+  ScheduleSoon();
   return {};
 }
 

@@ -36,7 +36,7 @@ Result<RunRequest> ParseRunRequest(std::string_view json);
 // The body of a stop request: {"signal":15,"grace_seconds":10}, both optional.
 struct StopRequest {
   int signal = 15;
-  std::chrono::nanoseconds grace = std::chrono::seconds(10);
+  std::chrono::nanoseconds grace = core::kUsualGrace;
 };
 Result<StopRequest> ParseStopRequest(std::string_view json);
 // The body of a change: {"mem":SIZE,"mem_limit":SIZE,"time_seconds":N,"as_it_frees":true},

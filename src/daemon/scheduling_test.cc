@@ -95,6 +95,25 @@ TEST_F(SchedulingTest, StartsInFrontOfOthersOnlyWhatEndsInTime) {
   EXPECT_EQ(tenants[2]["time_limit_seconds"], nullptr);
 }
 
+TEST_F(SchedulingTest, CountsOnTheEndOfWhoIsBeingStopped) {
+  Start({});
+  RunPeer first(daemon->session, Ask(100 * kGiB));
+  const std::string stop = "/v1/tenants/" + first.Granted()["tenant_id"].get<std::string>() + "/stop";
+  RunPeer head(daemon->session, Ask(120 * kGiB));
+  EXPECT_EQ(json::parse(head.Next(Type::kQueued).json)["estimated_start_at"], nullptr);
+  ASSERT_EQ(Http(daemon->api, "POST", stop, R"({"grace_seconds":1000})").status, 200);
+  const json told = json::parse(head.Next(Type::kQueued).json)["estimated_start_at"];
+  EXPECT_THAT(told.dump(), testing::MatchesRegex(R"("20..-..-..T..:..:..Z")"));
+  // It is there to be counted on: no other stop puts it off, one may bring it forward.
+  ASSERT_EQ(Http(daemon->api, "POST", stop, R"({"grace_seconds":3000})").status, 200);
+  ASSERT_EQ(Http(daemon->api, "POST", stop, R"({"grace_seconds":500})").status, 200);
+  const json sooner = json::parse(head.Next(Type::kQueued).json)["estimated_start_at"];
+  EXPECT_LT(sooner.get<std::string>(), told.get<std::string>());
+  // What would end later may not start in front.
+  RunPeer behind(daemon->session, Limited(10 * kGiB, 600));
+  EXPECT_EQ(json::parse(behind.Next(Type::kQueued).json)["position"], 2);
+}
+
 TEST_F(SchedulingTest, PlacesAsThePolicySaysAndARequestOtherwise) {
   core::Policy policy;
   policy.fill = core::Fill::kSpread;

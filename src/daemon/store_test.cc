@@ -154,6 +154,7 @@ LeaseRecord Example() {
   record.guard_seen = true;
   record.stop_reason = "stopped by root";
   record.stop_signal = 15;
+  record.killed_at = Time(987654321);
   return record;
 }
 
@@ -177,6 +178,7 @@ TEST(LeaseRecord, ComesBackAsItWas) {
   EXPECT_EQ(back->guard_seen, record.guard_seen);
   EXPECT_EQ(back->stop_reason, record.stop_reason);
   EXPECT_EQ(back->stop_signal, record.stop_signal);
+  EXPECT_EQ(back->killed_at, record.killed_at);
 }
 
 TEST(LeaseRecord, AnythingElseIsInvalid) {

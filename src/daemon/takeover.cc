@@ -48,7 +48,8 @@ Status Leases::Save(const Tenant& tenant) {
                                                   .frees_as_it_goes = tenant.frees_as_it_goes,
                                                   .reservation = tenant.reservation,
                                                   .stop_reason = tenant.stop_reason,
-                                                  .stop_signal = tenant.stop_signal}));
+                                                  .stop_signal = tenant.stop_signal,
+                                                  .killed_at = tenant.killed_at}));
 }
 
 void Leases::KeepStore() {
@@ -154,11 +155,12 @@ void Leases::TakeOver(const std::string& id, const std::string& text) {
     added.child_ended = true;
   }
   WatchTimeLimit(added);
-  // A stop begins anew: how much of its grace time is over was not worth a row.
   if (!added.stop_reason.empty()) {
     added.state = TenantState::kStopping;
     Signal(added, added.stop_signal);
-    added.stop_timer = loop_.After(StopRequest{}.grace, [this, id] { Kill(id); });
+    const Time now = clock_.Now();
+    added.killed_at = std::max(record->killed_at.value_or(now + core::kUsualGrace), now);
+    added.stop_timer = loop_.After(*added.killed_at - now, [this, id] { Kill(id); });
   }
   events_.Note(About(EventKind::kTakenOver, added,
                      child ? "from an earlier daemon; its program runs"

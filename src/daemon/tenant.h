@@ -171,6 +171,7 @@ struct Tenant {
   EventLoop::Watch summary_timer, time_limit;
   std::string stop_reason;
   int stop_signal = 0;
+  std::optional<Time> killed_at;  // of a stop: SIGKILL then
   EventLoop::Watch stop_timer, stop_poll;
   std::vector<std::pair<ProcessName, UniqueFd>> stopped_processes;  // that got the stop's signal
   Refusals refusals_of_dead;                                        // and of contexts, which no page counts
