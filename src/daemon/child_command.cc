@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <spawn.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -56,8 +57,11 @@ int Spawn(const ChildCommand::Spec& spec, int input, int output, pid_t* pid) {
   posix_spawnattr_setsigmask(&attributes, &none);
   posix_spawnattr_setsigdefault(&attributes, &all);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSID);
+  // Its files are as if a shell had started it, whatever the daemon's own are to be.
+  const mode_t mask = ::umask(022);
   const int error = ::posix_spawn(pid, spec.argv[0].c_str(), &files, &attributes, Pointers(spec.argv).data(),
                                   Pointers(spec.env).data());
+  ::umask(mask);
   posix_spawn_file_actions_destroy(&files);
   posix_spawnattr_destroy(&attributes);
   return error;

@@ -194,6 +194,8 @@ void MpsDomain::FindServer() {
   control_.Ask("get_server_list", [this](const Result<std::string>& answer) {
     const auto pids = answer ? Pids(*answer) : std::vector<pid_t>();
     if (pids.empty()) return Await(&MpsDomain::FindServer);
+    // It answers, so it has written its pid by now; just after its start it may not have.
+    if (!daemon_) daemon_ = Watch(control_.DaemonPid(), &MpsDomain::DaemonDied);
     if (!server_ || server_->pid != pids[0]) server_ = Watch(pids[0], &MpsDomain::ServerDied);
     if (!server_) return Await(&MpsDomain::FindServer);
     AskState();

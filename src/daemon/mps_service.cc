@@ -115,7 +115,10 @@ void MpsService::Prepare(const std::vector<gpu::Uuid>& gpus, std::function<void(
     return ready(Fail(Code::kUnsupported, fmt::format("the path of MPS's sockets would be too long: {}", dir),
                       "set GPUMUX_RUNTIME_DIR to a shorter path"));
   }
-  if (::mkdir(settings_.dir.c_str(), settings_.for_everyone ? 0755 : 0700) != 0 && errno != EEXIST) {
+  // The mode in any case: programs of other users must get through.
+  const mode_t mode = settings_.for_everyone ? 0755 : 0700;
+  if ((::mkdir(settings_.dir.c_str(), mode) != 0 && errno != EEXIST) ||
+      ::chmod(settings_.dir.c_str(), mode) != 0) {
     return ready(
         Fail(Code::kUnavailable, fmt::format("cannot make {}: {}", settings_.dir, std::strerror(errno))));
   }

@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <fstream>
+
 #include "scene.h"
 
 namespace gpumux::test {
@@ -55,6 +57,38 @@ TEST(Deaths, WithoutWorkHoldNothingUpForLong) {
   dying.Wait();
   EXPECT_THAT(box.Events("died-at-work"), IsEmpty());
   box.ExpectUnharmed(neighbour);
+}
+
+// The process goes on, the program that had the GPU is gone.
+TEST(Deaths, ByExecutingAnotherProgramReachNobody) {
+  MpsBox box;
+  std::ofstream(box.ConfigFile()) << "[mps]\nhold_min = \"300ms\"\n";
+  Process neighbour = box.Neighbour();
+  ASSERT_TRUE(WaitUntil("the neighbour's are held", [&] { return Devices(box.KeeperPid()) > 0; }));
+  const uint64_t before = box.UsedBytes();
+  const size_t of_neighbour = Devices(box.KeeperPid());
+  Process dying = box.Dying({"dies", "exec", "10", "5", "/bin/sleep", "1000"});
+  box.ExpectFreed(before);
+  EXPECT_TRUE(
+      WaitUntil("only the neighbour's are held", [&] { return Devices(box.KeeperPid()) == of_neighbour; }));
+  EXPECT_FALSE(dying.Ended());
+  box.ExpectUnharmed(neighbour);
+  box.Kill("dying", SIGKILL);
+  dying.Wait();
+}
+
+TEST(Deaths, ByExecutingAProgramThatUsesTheGpuReachNobodyEither) {
+  MpsBox box;
+  std::ofstream(box.ConfigFile()) << "[mps]\nhold_min = \"300ms\"\n";
+  Process neighbour = box.Neighbour();
+  Process dying = box.Dying(
+      {"dies", "exec", "10", "5", Sandbox::TestProgram("mps_probe"), "neighbour", box.dir() + "/stop"});
+  ASSERT_TRUE(
+      WaitUntil("the next program works", [&] { return dying.Out().find("works") != std::string::npos; }));
+  EXPECT_EQ(box.StatusData()["gpus"][0]["mem_guaranteed_bytes"], 8ull << 30);
+  box.ExpectUnharmed(neighbour);
+  const Outcome o = dying.Wait();
+  EXPECT_EQ(o.exit_code, 0) << o.out << o.err;
 }
 
 }  // namespace

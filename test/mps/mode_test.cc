@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -120,6 +121,23 @@ TEST(MpsMode, TheNextDaemonTakesTheServerOver) {
   EXPECT_EQ(Enforced(box, "a"), "guard, and MPS for each process");
   const Json status = box.StatusData();
   EXPECT_TRUE(status["gpus"][0]["strangers"].empty()) << status["gpus"][0];
+  holder.Signal(SIGTERM);
+  holder.Wait();
+}
+
+// A control daemon of a user serves that user alone.
+TEST(MpsMode, OfAUsersDaemonIsForNobodyElse) {
+  if (getuid() != 0) GTEST_SKIP() << "needs root, to become two users";
+  Sandbox ann, bob;
+  ann.SetUser(23001);
+  bob.SetUser(23002);
+  bob.ShareGpuOf(ann);
+  Process holder = ann.Gpumux(Mps("anns", {"--mem", "8GiB"}, {"--alloc", "1GiB", "--hold", "60"}));
+  WaitUntil("it is a client", [&] { return Enforced(ann, "anns") == "guard, and MPS for each process"; });
+  const Outcome refused = bob.RunGpumux(Mps("bobs", {"--mem", "8GiB", "--no-wait"}, {}));
+  EXPECT_EQ(refused.exit_code, 4) << refused.err;
+  EXPECT_THAT(refused.err, HasSubstr("23001"));
+  EXPECT_FALSE(holder.Ended());
   holder.Signal(SIGTERM);
   holder.Wait();
 }

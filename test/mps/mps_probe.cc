@@ -7,8 +7,11 @@
 //                            which error or wrong value it got and ends with 1
 //   dies HOW KERNELS MS      launches so many kernels of so many ms, says "busy" and dies: HOW is
 //                            wait (for a signal), return, _exit, abort, segv, exec, late (a second
-//                            context's descriptors after the first's)
+//                            context's descriptors after the first's); after exec a program and
+//                            its arguments may follow
 //   idle HOW                 as dies, with no kernel left
+//   keeps MS                 two kernels of so many ms under way at any moment, until it is killed;
+//                            says "busy" when it is so
 #include <signal.h>
 #include <unistd.h>
 
@@ -57,7 +60,7 @@ int Neighbour(const std::string& stop) {
   return 0;
 }
 
-int Die(const std::string& how) {
+int Die(const std::string& how, char** program) {
   puts("busy");
   if (how == "_exit") _exit(0);
   if (how == "abort") abort();
@@ -65,11 +68,27 @@ int Die(const std::string& how) {
     signal(SIGSEGV, SIG_DFL);
     *static_cast<volatile int*>(nullptr) = 0;
   }
-  if (how == "exec") execl("/bin/sleep", "sleep", "1000", nullptr);
+  if (how == "exec") execv(program[0], program);
   if (how == "wait") {
     for (;;) pause();
   }
   return 0;  // from main
+}
+
+// The one that is waited for has the other behind it.
+int Keep(uint64_t ns) {
+  CUevent ended[2];
+  for (CUevent& event : ended) Must(CU(cuEventCreate, CUevent*, unsigned)(&event, 0), "event");
+  const auto launch = [&](CUevent event) {
+    Must(Spin(ns), "spin");
+    Must(CU(cuEventRecord, CUevent, CUstream)(event, nullptr), "record");
+  };
+  for (const CUevent event : ended) launch(event);
+  puts("busy");
+  for (unsigned i = 0;; i ^= 1) {
+    Must(CU(cuEventSynchronize, CUevent)(ended[i]), "wait");
+    launch(ended[i]);
+  }
 }
 
 int Main(int argc, char** argv) {
@@ -82,15 +101,16 @@ int Main(int argc, char** argv) {
   if (command == "idle") {
     for (int i = 0; i < 3; ++i) Must(Spin(1'000'000), "spin");
     Must(Synchronize(), "synchronise");
-    return Die(argv[2]);
+    return Die(argv[2], argv + 3);
   }
-  if (command != "dies" || argc != 5) return 2;
+  if ((command != "dies" || argc < 5) && (command != "keeps" || argc != 3)) return 2;
   // Known kernels: how long one takes is learnt from these.
-  const uint64_t ns = strtoull(argv[4], nullptr, 10) * 1'000'000;
+  const uint64_t ns = strtoull(argv[command == "keeps" ? 2 : 4], nullptr, 10) * 1'000'000;
   for (int i = 0; i < 2; ++i) Must(Spin(ns), "spin");
   Must(Synchronize(), "synchronise");
+  if (command == "keeps") return Keep(ns);
   for (int i = 0; i < atoi(argv[3]); ++i) Must(Spin(ns), "spin");
-  return Die(argv[2]);
+  return Die(argv[2], argv + 5);
 }
 
 }  // namespace

@@ -9,11 +9,11 @@
 #include <unistd.h>
 
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <thread>
 
+#include "../support/installed.h"
 #include "gpumux/abi/session.h"
 #include "ipc/seqpacket.h"
 #include "scene.h"
@@ -21,31 +21,7 @@
 namespace gpumux::test {
 namespace {
 
-namespace fs = std::filesystem;
 using ::testing::HasSubstr;
-
-// A build of one's own, to replace parts of.
-class Installed {
- public:
-  explicit Installed(Sandbox& box) : dir_(box.dir() + "/installed") {
-    const fs::path build = fs::path(Sandbox::Program("gpumux")).parent_path().parent_path();
-    fs::create_directories(dir_);
-    for (const char* part : {"bin", "lib"})
-      fs::copy(build / part, dir_ + "/" + part,
-               fs::copy_options::recursive | fs::copy_options::copy_symlinks);
-  }
-  std::string Path(const std::string& name) const { return dir_ + "/" + name; }
-  // As a package manager does: another file, renamed into place. What stands behind
-  // the end of a program or a library is nobody's.
-  void Replace(const std::string& name) const {
-    fs::copy_file(Path(name), Path(name) + ".new");
-    std::ofstream(Path(name) + ".new", std::ios::app) << "another release";
-    fs::rename(Path(name) + ".new", Path(name));
-  }
-
- private:
-  std::string dir_;
-};
 
 std::string Text(const std::string& path) {
   std::ostringstream text;
@@ -69,14 +45,7 @@ TEST(Upgrade, OfAllFilesUnderTenantsThatRun) {
   for (const char* name : {"bin/gpumuxd", "bin/gpumux", "lib/gpumux/libgpumux-guard.so"}) build.Replace(name);
   kill(daemon, SIGTERM);
   // The program that `run` starts again is the new one.
-  ASSERT_TRUE(WaitUntil("a daemon of the new file", [&] {
-    for (const auto& entry : fs::directory_iterator("/proc")) {
-      std::error_code error;
-      const auto exe = fs::read_symlink(entry.path() / "exe", error);
-      if (!error && exe == build.Path("bin/gpumuxd")) return true;
-    }
-    return false;
-  }));
+  ASSERT_TRUE(WaitUntil("a daemon of the new file", [&] { return build.Runs("bin/gpumuxd"); }));
   ASSERT_TRUE(WaitUntil("it has the tenant", [&] { return Tenants(box) == tenants; }));
   Process new_one = survivor("new");
   ASSERT_TRUE(Works(new_one));

@@ -115,6 +115,7 @@ Sandbox::~Sandbox() {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
+  if (getenv("GPUMUX_TEST_KEEP")) return;
   std::error_code ignored;
   fs::remove_all(dir_, ignored);
 }
@@ -206,6 +207,8 @@ nlohmann::json Sandbox::StatusData() {
   }
   return parsed["data"];
 }
+
+std::vector<pid_t> Sandbox::Processes() const { return ProcessesOf(dir_); }
 
 pid_t Sandbox::PidOf(const std::string& program) const {
   for (pid_t pid : ProcessesOf(runtime_dir_)) {

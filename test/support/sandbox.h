@@ -80,11 +80,12 @@ class Sandbox {
   // Pid of the daemon that serves this sandbox; 0 if none.
   pid_t DaemonPid() { return PidOf("gpumuxd"); }
   pid_t KeeperPid() { return PidOf("gpumux-keeper"); }
-
- private:
   // By the name of the program's file; 0 if none runs here.
   pid_t PidOf(const std::string& program) const;
+  // All that run here: the environment of each names the sandbox.
+  std::vector<pid_t> Processes() const;
 
+ private:
   std::string dir_;
   std::string runtime_dir_;
   std::string softgpu_dir_;

@@ -235,6 +235,34 @@ TEST_F(TwoUsers, ShareTheGpuAndTouchNothingOfEachOther) {
   EXPECT_NE(ann.Wait().exit_code, 0);
 }
 
+// One server of MPS for both, as only root's control daemon has it.
+TEST_F(TwoUsers, AreClientsOfOneServerOfMps) {
+  const auto start = [&](Sandbox& box, const std::string& name) {
+    return box.Gpumux({"run", "--mode", "mps", "--strict", "--mem", "10GiB", "--share", "50%", "--name", name,
+                       "--", Sandbox::Program("gpumux-workload"), "--alloc", "1GiB", "--verify", "--json",
+                       "--hold", "60"});
+  };
+  const auto enforced = [&](Sandbox& box, const std::string& name) {
+    const auto tenant = TenantSeenBy(box, name);
+    return tenant.is_object() && tenant["enforced"]["memory"] == "guard, and MPS for each process";
+  };
+  Process ann = start(ann_, "anns"), bob = start(bob_, "bobs");
+  for (Sandbox* each : {&ann_, &bob_}) {
+    for (const char* name : {"anns", "bobs"})
+      EXPECT_TRUE(WaitUntil(std::string(name) + " is a client", [&] { return enforced(*each, name); }))
+          << ann.Err() << bob.Err() << player_->Log();
+  }
+  EXPECT_EQ(ann_.DaemonPid() + bob_.DaemonPid(), 0) << "no daemon of their own";
+  // Neither ends the other's, and each stops its own, with the server's help.
+  EXPECT_EQ(bob_.RunGpumux({"stop", "anns"}).exit_code, 4);
+  EXPECT_EQ(bob_.RunGpumux({"stop", "bobs"}).exit_code, 0);
+  EXPECT_NE(bob.Wait().exit_code, 0);
+  EXPECT_TRUE(enforced(ann_, "anns"));
+  EXPECT_FALSE(ann.Ended());
+  EXPECT_EQ(ann_.RunGpumux({"stop", "anns"}).exit_code, 0);
+  EXPECT_NE(ann.Wait().exit_code, 0);
+}
+
 TEST_F(TwoUsers, OpenNothingThatIsTheDaemonsOrTheOthers) {
   const std::string stop = box_.dir() + "/stop";
   Process ann = Hold(ann_, "anns", stop);
