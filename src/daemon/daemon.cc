@@ -19,6 +19,7 @@
 #include "daemon/ending.h"
 #include "daemon/events.h"
 #include "daemon/kept.h"
+#include "daemon/mps_clients.h"
 #include "daemon/mps_faults.h"
 #include "daemon/mps_places.h"
 #include "daemon/place.h"
@@ -30,6 +31,7 @@ namespace gpumux::daemon {
 
 namespace {
 constexpr Time kTick = std::chrono::seconds(1);
+constexpr Time kLeaveLimit = std::chrono::seconds(5);
 }  // namespace
 
 struct Daemon::Parts {
@@ -51,6 +53,7 @@ struct Daemon::Parts {
              .idle_time = settings.mps_idle_time}),
         mps_faults(mps, machine, tenants, events, clock),
         mps_places(machine, tenants, clock),
+        mps_clients(mps, machine, tenants, clock),
         keeper(loop, clock, settings.paths.keeper_socket, settings.keeper_program),
         held(machine, tenants, keeper, events, clock, settings.hold),
         turns(loop),
@@ -82,7 +85,10 @@ struct Daemon::Parts {
       return mps.TerminateClients(tenant, done);
     };
     leases.environment_of = [this](const Tenant& tenant) { return mps.EnvironmentOf(tenant); };
-    leases.why_not_served = [this](const Tenant& tenant) { return mps.WhyNotEnforced(tenant); };
+    leases.why_not_served = [this](const Tenant& tenant) {
+      const std::string why = mps.WhyNotEnforced(tenant);
+      return why.empty() ? mps_clients.WhyNotServed(tenant) : why;
+    };
     leases.mps_of = [this](size_t gpu_index) { return mps.Snapshot(gpu_index); };
     leases.enquire = [this](Tenant& tenant, auto go_on) {
       return mps_faults.Enquire(tenant, std::move(go_on));
@@ -91,7 +97,10 @@ struct Daemon::Parts {
       return mps_places.Ask(tenant, member, slot, driver_error);
     };
     mps.on_lost_work = [this](const MpsDomain& domain, bool fault) { mps_faults.WorkIsLost(domain, fault); };
-    mps.on_room = [this] { leases.ScheduleSoon(); };
+    mps.on_room = [this] {
+      leases.ScheduleSoon();
+      LeaveIfDone();
+    };
     leases.make_room = [this](const auto& waiting) { return reclaim.MakeRoomFor(waiting); };
     reclaim.allocating = [this](core::ProcessKey process) { return desk.Waits(process); };
     leases.on_process = keeper.on_lost = [this] { keeper.Hold(WhatToKeep(machine, tenants)); };
@@ -152,6 +161,7 @@ struct Daemon::Parts {
     events.Tick();
     mps.Tick();
     mps_places.Tick();
+    mps_clients.Tick();
     keeper.Hold(WhatToKeep(machine, tenants));
     held.Tick();
     if (!leases.Idle() || !mps.Idle())
@@ -166,10 +176,19 @@ struct Daemon::Parts {
     TellState();
   }
 
+  // A second time: at once.
   void Leave() {
+    if (leaving) return loop.Stop();
     settings.service.Notify("STOPPING=1");
     mps.EndUnused();
-    loop.Stop();
+    leaving = loop.After(kLeaveLimit, [this] { loop.Stop(); });
+    LeaveIfDone();
+  }
+
+  // Until the control daemons of MPS that nobody needs are gone: who leaves before takes
+  // its own command to them along.
+  void LeaveIfDone() {
+    if (leaving && !mps.Ending()) loop.Stop();
   }
 
   // What `systemctl status` shows.
@@ -224,6 +243,7 @@ struct Daemon::Parts {
   MpsService mps;
   MpsFaults mps_faults;
   MpsPlaces mps_places;
+  MpsClients mps_clients;
   KeeperLink keeper;
   HeldDescriptors held;
   FairTurns turns;
@@ -232,7 +252,7 @@ struct Daemon::Parts {
   EventsApi events_api;
   Api api;
   ApiServer api_server;
-  EventLoop::Watch tick, signals, reload, watchdog;
+  EventLoop::Watch tick, signals, reload, watchdog, leaving;
   Place place{settings.paths};
   std::string place_lost;  // why the sockets could not be put back, as it was said
   std::optional<Time> idle_since;

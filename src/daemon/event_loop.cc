@@ -108,6 +108,7 @@ EventLoop::~EventLoop() = default;
 void EventLoop::Run() {
   const auto work = asio::make_work_guard(impl_->context);
   impl_->context.run();
+  impl_->context.restart();  // for the next time
 }
 
 void EventLoop::Stop() { impl_->context.stop(); }

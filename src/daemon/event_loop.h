@@ -35,7 +35,7 @@ class EventLoop {
   EventLoop();
   ~EventLoop();
 
-  // Until Stop().
+  // Until Stop(); also again.
   void Run();
   void Stop();
 

@@ -172,6 +172,9 @@ class Leases {
   bool WatchLeftBehind(Tenant& tenant);
   void Signal(Tenant& tenant, int signal);
   void Kill(const std::string& id);
+  // Mode mps: until the work under way has ended, and then the server ends what is left.
+  void Drain(const std::string& id, Time until);
+  void Terminate(const std::string& id);
   void KillNow(const std::string& id);
   void End(Tenant& tenant, std::optional<uid_t> by = {});
   static std::string WhyEnded(const Tenant& tenant);  // of one with `ended`

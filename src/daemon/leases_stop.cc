@@ -17,6 +17,9 @@ namespace gpumux::daemon {
 namespace {
 
 constexpr Time kTerminateLimit = std::chrono::seconds(2);
+constexpr Time kDrainLimit = std::chrono::seconds(2);
+constexpr uint64_t kTimesTheWork = 3;
+constexpr Time kDrainLook = std::chrono::milliseconds(10);
 constexpr Time kKillAgain = std::chrono::seconds(1);
 constexpr unsigned kKillsBeforeRun = 5;  // a `run` on a busy machine may be late, not that late
 
@@ -31,6 +34,31 @@ std::string UnguardedProcess(const Tenant& tenant, Time now) {
     }
   }
   return {};
+}
+
+bool HasContext(const Member& member) {
+  return !member.died && std::ranges::any_of(member.gpus, [](const auto& on) { return on.contexts > 0; });
+}
+
+bool HasContext(const Tenant& tenant) {
+  return std::ranges::any_of(tenant.members, [](const auto& each) { return HasContext(each.second); });
+}
+
+// How long to wait for the work under way of a tenant of mode mps: some times what it is
+// expected to take, at most kDrainLimit; 0: none is.
+Time WorkUnderWay(const Tenant& tenant) {
+  Time longest{};
+  for (const auto& [key, member] : tenant.members) {
+    if (!HasContext(member) || !member.page || member.page->FirstError() != 0) continue;
+    const WorkWords work = member.page->Work();
+    const uint64_t launches = work.launches - work.done;
+    if (launches == 0) continue;
+    const auto most = static_cast<uint64_t>(kDrainLimit.count());
+    const bool long_or_unknown = work.launch_ns == 0 || work.launch_ns > most / kTimesTheWork / launches;
+    const uint64_t expected = kTimesTheWork * launches * work.launch_ns;
+    longest = std::max(longest, long_or_unknown ? kDrainLimit : Time(static_cast<int64_t>(expected)));
+  }
+  return longest;
 }
 
 }  // namespace
@@ -97,13 +125,26 @@ void Leases::Kill(const std::string& id) {
   if (!tenant) return;
   tenant->draining = true;
   ++tenant->kills;
+  // Its pages say so: guards of clients of MPS let nothing more start.
   for (const size_t gpu : tenant->gpus) monitor_.Publish(gpu);
-  // A client of MPS that is killed at work may take its neighbours along; one whose work
-  // the server has ended does not.
-  const bool asked =
-      tenant->kills == 1 && terminate_clients && terminate_clients(*tenant, [this, id] { KillNow(id); });
+  if (tenant->kills > 1 || tenant->mode != core::Mode::kMps) return KillNow(id);
+  Drain(id, clock_.Now() + WorkUnderWay(*tenant));
+}
+
+void Leases::Drain(const std::string& id, Time until) {
+  Tenant* tenant = tenants_.Find(id);
+  if (!tenant) return;
+  if (clock_.Now() >= until || WorkUnderWay(*tenant) == Time{}) return Terminate(id);
+  tenant->stop_timer = loop_.After(kDrainLook, [this, id, until] { Drain(id, until); });
+}
+
+// A client of MPS that is killed at work may take its neighbours along; one whose work
+// the server has ended does not.
+void Leases::Terminate(const std::string& id) {
+  Tenant& tenant = *tenants_.Find(id);
+  const bool asked = terminate_clients && terminate_clients(tenant, [this, id] { KillNow(id); });
   if (!asked) return KillNow(id);
-  tenant->stop_timer = loop_.After(kTerminateLimit, [this, id] { KillNow(id); });
+  tenant.stop_timer = loop_.After(kTerminateLimit, [this, id] { KillNow(id); });
 }
 
 void Leases::KillNow(const std::string& id) {
@@ -118,11 +159,14 @@ void Leases::WatchGuards() {
   for (const auto& [id, tenant] : tenants_.live()) {
     if (tenant->reservation) continue;  // it never was, and said so
     const std::string unguarded = UnguardedProcess(*tenant, clock_.Now());
-    if (!unguarded.empty() && tenant->request.strict && tenant->state != TenantState::kStopping)
-      to_stop.emplace_back(id, unguarded);
+    const std::string unserved = why_not_served ? why_not_served(*tenant) : "";
+    // Without a context it has been refused one, for that very reason.
+    const std::string wrong = !unguarded.empty() ? unguarded : HasContext(*tenant) ? unserved : "";
+    if (!wrong.empty() && tenant->request.strict && tenant->state != TenantState::kStopping)
+      to_stop.emplace_back(id, wrong);
     std::string reason = unguarded;
     if (reason.empty() && !tenant->unpromised.empty()) reason = tenant->unpromised.begin()->second;
-    if (reason.empty() && why_not_served) reason = why_not_served(*tenant);
+    if (reason.empty()) reason = unserved;
     if (tenant->not_enforced.empty() != reason.empty()) {
       events_.Note(About(reason.empty() ? EventKind::kEnforced : EventKind::kNotEnforced, *tenant,
                          reason.empty() ? "its memory limit is in force again" : reason));

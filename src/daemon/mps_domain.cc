@@ -15,12 +15,15 @@
 
 #include "base/log.h"
 #include "base/process.h"
+#include "daemon/process_tree.h"
 
 namespace gpumux::daemon {
 
 namespace {
 
-constexpr Time kStartLimit = std::chrono::seconds(30);
+constexpr Time kStartLimit = std::chrono::seconds(20);
+// Of an end that was asked for, before it is enforced.
+constexpr Time kEndLimit = std::chrono::seconds(10);
 constexpr Time kStep = std::chrono::milliseconds(50);
 // A server that says nothing is asked this often.
 constexpr Time kAskEvery = std::chrono::seconds(10);
@@ -114,9 +117,8 @@ void MpsDomain::Set(State state) {
 }
 
 void MpsDomain::Fail(const Error& error) {
-  step_ = {};
   failure_ = error;
-  Set(State::kGone);
+  End();
 }
 
 Status MpsDomain::MakeDirectories() const {
@@ -168,6 +170,7 @@ void MpsDomain::StartDaemon() {
 }
 
 void MpsDomain::Await(void (MpsDomain::*step)()) {
+  if (IsOver()) return;
   if (deadline_ && clock_.Now() > *deadline_) {
     return Fail({Code::kUnavailable, "the MPS server did not get ready",
                  "see control.log and server.log in " + control_.log_dir()});
@@ -181,6 +184,7 @@ void MpsDomain::Await(void (MpsDomain::*step)()) {
 void MpsDomain::StartServer() {
   daemon_ = Watch(control_.DaemonPid(), &MpsDomain::DaemonDied);
   control_.Ask("get_server_list", [this](const Result<std::string>& answer) {
+    if (IsOver()) return;
     // The control daemon may have died meanwhile, before or after its server.
     if (!answer) return control_.DaemonPid() == 0 ? StartDaemon() : Await(&MpsDomain::StartServer);
     if (!Pids(*answer).empty()) return FindServer();
@@ -224,7 +228,7 @@ void MpsDomain::AskNow(std::function<void()> answered) {
 }
 
 void MpsDomain::TookState(const Result<std::string>& answer) {
-  if (state_ == State::kEnding || state_ == State::kGone) return;
+  if (IsOver()) return;
   if (!answer) {
     if (answer.error().code == Code::kTimeout) return Silent();
     if (state_ == State::kStarting) Await(&MpsDomain::FindServer);
@@ -285,7 +289,7 @@ std::optional<MpsDomain::Watched> MpsDomain::Watch(pid_t pid, void (MpsDomain::*
 // Its clients have error 806 for good (measured). A new one serves whoever comes.
 void MpsDomain::ServerDied() {
   server_.reset();
-  if (state_ == State::kEnding || state_ == State::kGone) return;
+  if (IsOver()) return;
   if (state_ == State::kActive || state_ == State::kRecovering || state_ == State::kSilent) {
     ++server_deaths_;
     if (on_lost_work) on_lost_work(false);
@@ -313,23 +317,23 @@ void MpsDomain::Silent() {
       daemon_ ? ReadProcessStat(daemon_->pid) : Result<ProcessStat>(gpumux::Fail(Code::kNotFound, ""));
   if (stat && stat->state == 'T') {
     LogWarning("the MPS control daemon (pid {}) was stopped: SIGCONT", daemon_->pid);
-    ::kill(daemon_->pid, SIGCONT);
+    SendSignal(daemon_->pidfd, SIGCONT);
   }
   Set(State::kSilent);
   Await(&MpsDomain::FindServer);
 }
 
 void MpsDomain::End() {
-  if (state_ == State::kEnding || state_ == State::kGone) return;
+  if (IsOver()) return;
   step_ = {};
   Set(State::kEnding);
+  if (!daemon_) daemon_ = Watch(control_.DaemonPid(), &MpsDomain::DaemonDied);
   if (!daemon_) return Set(State::kGone);
   const auto quit = [this](const Result<std::string>&) {
     // The end itself is seen by its pidfd. One that does not obey has no clients to lose.
-    deadline_ = clock_.Now() + kStartLimit;
-    step_ = loop_.After(std::chrono::seconds(10), [this] {
-      if (server_) ::kill(server_->pid, SIGKILL);
-      if (daemon_) ::kill(daemon_->pid, SIGKILL);
+    step_ = loop_.After(kEndLimit, [this] {
+      if (server_) SendSignal(server_->pidfd, SIGKILL);
+      if (daemon_) SendSignal(daemon_->pidfd, SIGKILL);
     });
   };
   control_.Ask("quit -t 2", quit);
@@ -341,6 +345,9 @@ void MpsDomain::AskClients(std::function<void(Result<std::set<pid_t>>)> answer) 
                [answer = std::move(answer)](const Result<std::string>& text) {
                  if (!text) return answer(tl::unexpected(text.error()));
                  const auto pids = Pids(*text);
+                 // Words of some other driver: not understood, so no list.
+                 if (pids.empty() && !text->empty())
+                   return answer(gpumux::Fail(Code::kUnavailable, "no list of clients: " + *text));
                  answer(std::set<pid_t>(pids.begin(), pids.end()));
                });
 }

@@ -5,8 +5,8 @@
 //
 //   starting ──▶ active ◀──▶ recovering      (a client's fault, or the server's death)
 //      │           │  └──────▶ silent        (the control daemon does not answer)
-//      ▼           ▼
-//    failed      ending ──▶ gone
+//      │ failed    ▼
+//      └───────▶ ending ──▶ gone
 #pragma once
 
 #include <functional>
@@ -46,7 +46,7 @@ class MpsDomain {
   // Starts it, or takes over one that answers in this place. The directory and
   // the file with its GPUs are made here.
   void Start();
-  // A domain that failed to start is kGone, and this says why.
+  // A domain that failed to start ends, and this says why.
   const std::optional<Error>& failure() const { return failure_; }
 
   // Asks for the server's state now; `answered` once that, and what follows from it, is known.
@@ -85,6 +85,7 @@ class MpsDomain {
     EventLoop::Watch death;
   };
 
+  bool IsOver() const { return state_ == State::kEnding || state_ == State::kGone; }
   void Set(State state);
   void Fail(const Error& error);
   Status MakeDirectories() const;

@@ -141,9 +141,8 @@ void MpsService::Prepare(const std::vector<gpu::Uuid>& gpus, std::function<void(
 bool MpsService::TellOne() {
   for (auto it = awaiting_.begin(); it != awaiting_.end(); ++it) {
     MpsDomain* domain = Serving(it->gpus);
-    const bool ended = domain && domain->state() == MpsDomain::State::kGone;
     const bool active = domain && domain->state() == MpsDomain::State::kActive;
-    if (!active && !(ended && domain->failure())) continue;
+    if (!active && !(domain && domain->failure())) continue;
     const auto ready = std::move(it->ready);
     awaiting_.erase(it);
     ready(active ? Status() : Status(tl::unexpected(*domain->failure())));
@@ -199,6 +198,11 @@ void MpsService::Tick() {
     }
   }
   NoteServers();
+}
+
+bool MpsService::Ending() const {
+  return std::any_of(domains_.begin(), domains_.end(),
+                     [](const auto& domain) { return domain->state() == MpsDomain::State::kEnding; });
 }
 
 void MpsService::EndUnused() {

@@ -45,6 +45,7 @@ class MpsService {
   void Tick();
   // Ends domains without tenants now. When the daemon leaves.
   void EndUnused();
+  bool Ending() const;
   bool Idle() const { return domains_.empty(); }
   const std::vector<std::unique_ptr<MpsDomain>>& domains() const { return domains_; }
   MpsDomain* Find(const gpu::Uuid& gpu) const;

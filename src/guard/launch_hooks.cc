@@ -3,6 +3,7 @@
 // Launches, counted: a tenant that holds memory and launches nothing is idle.
 // This is the hot path; for a kernel that it knows to need no more local memory
 // than a context includes it makes no call but the driver's.
+#include "guard/backlog.h"
 #include "guard/driver.h"
 #include "guard/graphs.h"
 #include "guard/local_memory.h"
@@ -20,6 +21,20 @@ inline void Count() {
   if (uint64_t* launches = __atomic_load_n(&g_launches, __ATOMIC_RELAXED)) {
     __atomic_store_n(launches, __atomic_load_n(launches, __ATOMIC_RELAXED) + 1, __ATOMIC_RELAXED);
   }
+}
+
+// The tenant is a client of MPS whose time to end by itself is over: nothing new goes to
+// the GPU, so that what is there can end before the server ends it.
+inline bool Stopping() {
+  const uint32_t* state = __atomic_load_n(&g_mps_state, __ATOMIC_RELAXED);
+  return __builtin_expect(__atomic_load_n(state, __ATOMIC_RELAXED) == GPUMUX_STATE_STOPPING, 0);
+}
+
+// What the program gets from the server soon, in any case.
+__attribute__((noinline, cold)) CUresult EndWork() {
+  Wait wait(true);
+  wait.Over(Through(Real().cuCtxSynchronize));
+  return CUDA_ERROR_MPS_CLIENT_TERMINATED;
 }
 
 bool Captures(CUstream stream, bool per_thread) {
@@ -59,6 +74,7 @@ __attribute__((noinline, cold)) CUresult LaunchUnknown(CUfunction f, Where where
 template <auto Entry, typename... A>
 __attribute__((always_inline)) inline CUresult Launch(CUfunction f, Where where, A... args) {
   auto* real = __atomic_load_n(&(g_driver.*Entry), __ATOMIC_RELAXED);
+  if (Stopping()) return EndWork();
   Count();
   if (__builtin_expect(real == nullptr || !IsSmallKernel(f), 0))
     return LaunchUnknown<Entry, A...>(f, where, args...);
@@ -67,6 +83,7 @@ __attribute__((always_inline)) inline CUresult Launch(CUfunction f, Where where,
 
 template <auto Entry>
 __attribute__((always_inline)) inline CUresult LaunchGraph(CUgraphExec graph, CUstream stream) {
+  if (Stopping()) return EndWork();
   Count();
   if (__builtin_expect(__atomic_load_n(&g_graphs_with_memory, __ATOMIC_RELAXED) != 0, 0)) {
     return RunGraph(graph, Real().*Entry, stream);
@@ -123,6 +140,7 @@ CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned gx, unsigned gy, 
 // Counted alone: each element is a kernel in a context of its own. Deprecated,
 // and gone from CUDA 13; what its kernels' local memory takes is found by NVML.
 CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* launches, unsigned count, unsigned flags) {
+  if (Stopping()) return EndWork();
   Count();
   return Through(Real().cuLaunchCooperativeKernelMultiDevice, launches, count, flags);
 }

@@ -24,6 +24,8 @@ namespace gpumux::guard {
 
 constinit uint32_t g_state = static_cast<uint32_t>(State::kIdle);
 constinit uint64_t* g_launches = nullptr;
+static constinit const uint32_t g_running = GPUMUX_STATE_RUNNING;
+constinit const uint32_t* g_mps_state = &g_running;
 
 namespace {
 
@@ -150,6 +152,11 @@ int MeetDaemon(gpumux_guard_welcome* welcome, int fds[3]) {
   }
 }
 
+void FollowState(const gpumux_limits_page* limits) {
+  const bool mps = (__atomic_load_n(&limits->flags, __ATOMIC_RELAXED) & GPUMUX_LIMITS_MPS) != 0;
+  __atomic_store_n(&g_mps_state, mps ? &limits->state : &g_running, __ATOMIC_RELEASE);
+}
+
 bool MapPages(const int fds[3]) {
   auto* limits = static_cast<gpumux_limits_page*>(Map(fds[0], PROT_READ));
   auto* tenant = static_cast<gpumux_tenant_page*>(Map(fds[1], PROT_READ | PROT_WRITE));
@@ -166,6 +173,7 @@ bool MapPages(const int fds[3]) {
   s.tenant = tenant;
   s.process = process;
   __atomic_store_n(&g_launches, &process->gpus[0].launches, __ATOMIC_RELEASE);
+  FollowState(limits);
   return true;
 }
 
@@ -188,6 +196,7 @@ bool TakeNewPages(const int fds[3]) {
   }
   __atomic_store_n(&s.limits, limits, __ATOMIC_SEQ_CST);
   __atomic_store_n(&s.tenant, tenant, __ATOMIC_SEQ_CST);
+  FollowState(limits);
   return true;
 }
 
@@ -260,6 +269,7 @@ void InForkedChild() {
     s.page_fds[i] = 0;
   }
   g_launches = nullptr;
+  g_mps_state = &g_running;
   s.limits = nullptr;
   s.tenant = nullptr;
   s.process = nullptr;

@@ -38,6 +38,9 @@ inline bool InForce() {
 // The process's launch counter; null while no limits are in force. For the hot
 // path, which has no time for Counters().
 extern constinit uint64_t* g_launches;
+// The limits page's state, for the same path, while limits of a client of MPS are in
+// force; else a word that says "running".
+extern constinit const uint32_t* g_mps_state;
 
 // Connects, once a process (again after a fork). Returns the state reached.
 State Attach();

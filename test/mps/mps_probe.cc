@@ -12,6 +12,10 @@
 //   idle HOW                 as dies, with no kernel left
 //   keeps MS                 two kernels of so many ms under way at any moment, until it is killed;
 //                            says "busy" when it is so
+//   stays waiting MS         waits for a kernel of so many ms; says "busy" before, and what the
+//                            driver said after; then stays
+//   stays launching MS       launches such kernels until the driver refuses one, says which error
+//                            that was, and whether all before it have ended; then stays
 #include <signal.h>
 #include <unistd.h>
 
@@ -91,6 +95,41 @@ int Keep(uint64_t ns) {
   }
 }
 
+[[noreturn]] void Stay() {
+  for (;;) pause();
+}
+
+[[noreturn]] void StayWaiting(uint64_t ns) {
+  Must(Spin(ns), "spin");
+  puts("busy");
+  printf("synchronise: %d\n", static_cast<int>(Synchronize()));
+  Stay();
+}
+
+// Each kernel is followed by one that writes its number where the host sees it.
+[[noreturn]] void StayLaunching(uint64_t ns) {
+  constexpr unsigned kBetweenWaits = 5;
+  unsigned* seen = nullptr;
+  Must(CU(cuMemHostAlloc, void**, size_t, unsigned)(reinterpret_cast<void**>(&seen), 4096, 0),
+       "pinned memory");
+  CUdeviceptr p = reinterpret_cast<CUdeviceptr>(seen);
+  CUfunction fill = GetFunction("fill");
+  CUresult r = CUDA_SUCCESS;
+  unsigned launched = 0;
+  for (unsigned i = 1; r == CUDA_SUCCESS; ++i) {
+    unsigned long long count = 1;
+    void* params[] = {&p, &i, &count};
+    r = Spin(ns);
+    if (r == CUDA_SUCCESS) r = Launch(fill, 1, 32, nullptr, params);
+    if (r == CUDA_SUCCESS) launched = i;
+    if (r == CUDA_SUCCESS && i % kBetweenWaits == 0) r = Synchronize();
+    if (i == kBetweenWaits) puts("busy");
+  }
+  printf("launch: %d, %s\n", static_cast<int>(r),
+         *static_cast<volatile unsigned*>(seen) == launched ? "all before have ended" : "work was lost");
+  Stay();
+}
+
 int Main(int argc, char** argv) {
   setvbuf(stdout, nullptr, _IOLBF, 0);
   const std::string command = argc > 2 ? argv[1] : "";
@@ -103,12 +142,14 @@ int Main(int argc, char** argv) {
     Must(Synchronize(), "synchronise");
     return Die(argv[2], argv + 3);
   }
-  if ((command != "dies" || argc < 5) && (command != "keeps" || argc != 3)) return 2;
+  const bool keeps = command == "keeps" && argc == 3, stays = command == "stays" && argc == 4;
+  if (!keeps && !stays && (command != "dies" || argc < 5)) return 2;
   // Known kernels: how long one takes is learnt from these.
-  const uint64_t ns = strtoull(argv[command == "keeps" ? 2 : 4], nullptr, 10) * 1'000'000;
+  const uint64_t ns = strtoull(argv[keeps ? 2 : stays ? 3 : 4], nullptr, 10) * 1'000'000;
   for (int i = 0; i < 2; ++i) Must(Spin(ns), "spin");
   Must(Synchronize(), "synchronise");
-  if (command == "keeps") return Keep(ns);
+  if (keeps) return Keep(ns);
+  if (stays) strcmp(argv[2], "waiting") == 0 ? StayWaiting(ns) : StayLaunching(ns);
   for (int i = 0; i < atoi(argv[3]); ++i) Must(Spin(ns), "spin");
   return Die(argv[2], argv + 5);
 }
