@@ -139,14 +139,27 @@ void HeldDescriptors::ProgramGone(Tenant& tenant, Member& member) {
   held.round = round;
 }
 
+bool HeldDescriptors::LeftByEarlierDaemon(const ProcessName& process) const {
+  return std::any_of(
+      lingering_.begin(), lingering_.end(),
+      [prefix = PrefixOf(process)](const std::string& group) { return group.starts_with(prefix); });
+}
+
 void HeldDescriptors::Died(Tenant& tenant, Member& member) {
   HeldOfProcess& held = member.held;
-  if (!tenant.pages || !tenant.pages->IsMps() || !member.page) return;
+  if (!tenant.pages || !tenant.pages->IsMps()) return;
+  if (!member.page) {
+    // Its guard never came to this daemon: the keeper lets go by the word of the one before.
+    if (LeftByEarlierDaemon(member.process)) held.hold = times_.most;
+    return;
+  }
   const WorkWords work = member.page->Work();
-  // With a lasting error it has no work any more, whatever it launched.
-  const bool failed = member.page->FirstError() != 0;
-  held.hold = failed ? std::min(kHoldIdle, times_.least) : times_.For(work);
-  held.under_way = !failed && work.launches > work.done;
+  // With a lasting error, or without a context, it has no work any more, whatever it launched.
+  const bool over =
+      member.page->FirstError() != 0 || std::all_of(member.gpus.begin(), member.gpus.end(),
+                                                    [](const Member::Gpu& gpu) { return gpu.contexts == 0; });
+  held.hold = over ? std::min(kHoldIdle, times_.least) : times_.For(work);
+  held.under_way = !over && work.launches > work.done;
   const uint32_t have = held.held > 0 ? held.held : held.came;
   if (have > 0) {
     keeper_.LingerFor(held.group, held.hold, /*dead=*/false);

@@ -59,6 +59,7 @@ class HeldDescriptors {
   void EndRound(Member& member);
   // More than the keeper has room for?
   bool IsFull() const;
+  bool LeftByEarlierDaemon(const ProcessName& process) const;
   std::string NewGroup(const Member& member);
 
   Machine& machine_;

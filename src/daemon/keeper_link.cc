@@ -27,6 +27,7 @@ namespace gpumux::daemon {
 namespace {
 
 constexpr Time kTakePatience = std::chrono::seconds(1);
+constexpr Time kSendPatience = std::chrono::milliseconds(20);
 constexpr Time kStartAgain = std::chrono::seconds(1);
 
 gpumux_keeper_frame MakeFrame(unsigned type, const KeptName& name) {
@@ -179,7 +180,15 @@ bool KeeperLink::Send(unsigned type, const KeptName& name, const Kept* item) {
 }
 
 bool KeeperLink::SendFrame(const gpumux_keeper_frame& frame, std::span<const int> fds) {
-  const Status sent = socket_.Send(std::as_bytes(std::span(&frame, 1)), fds);
+  const auto bytes = std::as_bytes(std::span(&frame, 1));
+  Status sent = socket_.Send(bytes, fds);
+  // It does nothing but read: what many processes send at once is soon taken.
+  const Time until = clock_.Now() + kSendPatience;
+  while (!sent && sent.error().code == Code::kTimeout && clock_.Now() < until) {
+    pollfd poll{socket_.fd(), POLLOUT, 0};
+    ::poll(&poll, 1, 1);
+    sent = socket_.Send(bytes, fds);
+  }
   if (!sent) Lost("cannot be told: " + sent.error().message);
   return sent.has_value();
 }

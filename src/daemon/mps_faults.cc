@@ -19,13 +19,18 @@ constexpr size_t kFaultsRemembered = 8;
 
 }  // namespace
 
+std::string MpsFaults::Client::Whose() const { return fmt::format("{} {}", owner, name); }
+
 MpsFaults::Client MpsFaults::Look(const Tenant& tenant, const Member& member) const {
   Client client;
   client.tenant = tenant.id;
-  client.name = fmt::format("{} {}", tenant.uid, tenant.request.ask.name);
+  client.owner = tenant.uid;
+  client.name = tenant.request.ask.name;
   client.died = member.died.value_or(Time(0));
   client.hold = member.held.hold;
   client.gpu = tenant.shares[0].gpu;
+  // Its guard has not come to this daemon: what it did is not known.
+  client.busy = !member.page;
   if (!member.page) return client;
   for (unsigned slot = 0; slot < tenant.gpus.size(); ++slot) {
     client.busy |=
@@ -56,7 +61,7 @@ std::vector<MpsFaults::Client> MpsFaults::ClientsOf(const MpsDomain& domain) {
     if (tenant->mode != core::Mode::kMps || !domain.Serves(tenant->shares[0].gpu)) continue;
     for (const auto& [key, member] : tenant->members) {
       const bool on_gpu = std::any_of(member.gpus.begin(), member.gpus.end(),
-                                      [](const Member::Gpu& gpu) { return gpu.contexts > 0; });
+                                      [](const Member::Gpu& gpu) { return gpu.IsUsed(); });
       if (on_gpu && !member.died) clients.push_back(Look(*tenant, member));
     }
   }
@@ -65,7 +70,7 @@ std::vector<MpsFaults::Client> MpsFaults::ClientsOf(const MpsDomain& domain) {
 
 core::Culprit MpsFaults::Judge(const MpsDomain& domain, const std::vector<Client>& clients) {
   std::set<std::string> names;
-  for (const Client& each : clients) names.insert(each.name);
+  for (const Client& each : clients) names.insert(each.Whose());
   // The first error in a process of another tenant; before that nobody had one.
   const auto first_error_beside = [&](const std::string& tenant) {
     std::optional<Time> first;
@@ -90,7 +95,7 @@ core::Culprit MpsFaults::Judge(const MpsDomain& domain, const std::vector<Client
     const Time torn_down = each.died + each.hold;
     if (each.died != Time(0) && each.error == 0 && torn_down <= fault_at + kNoticed)
       suspect.torn_down_before = std::max(fault_at - torn_down, Time(0));
-    suspect.in_every_fault = always(each.name);
+    suspect.in_every_fault = always(each.Whose());
     suspects.push_back(std::move(suspect));
   }
   history.push_back(std::move(names));
@@ -106,44 +111,48 @@ void MpsFaults::WorkIsLost(const MpsDomain& domain, bool fault) {
   Event event;
   event.kind = fault ? EventKind::kMpsFault : EventKind::kMpsServerLost;
   event.gpus = domain.gpus();
-  const Tenant* tenant = culprit.tenant.empty() ? nullptr : tenants_.Find(culprit.tenant);
-  if (tenant) {
-    event.tenant = tenant->id;
-    event.tenant_name = tenant->request.ask.name;
-    event.owner = tenant->uid;
+  // Its tenant may be over by now.
+  const auto named = std::find_if(clients.begin(), clients.end(), [&](const Client& each) {
+    return !culprit.tenant.empty() && each.tenant == culprit.tenant;
+  });
+  const Client* by = named == clients.end() ? nullptr : &*named;
+  if (by) {
+    event.tenant = by->tenant;
+    event.tenant_name = by->name;
+    event.owner = by->owner;
   }
   if (!fault)
     event.text = fmt::format("the MPS server has died: the work of {} tenant(s) is lost; another one starts",
                              losers.size());
-  else if (tenant)
+  else if (by)
     event.text = fmt::format("a fault of tenant {} ({}) on the GPU: {}; the work of {} tenant(s) is lost",
-                             tenant->id, tenant->request.ask.name, culprit.why, losers.size());
+                             by->tenant, by->name, culprit.why, losers.size());
   else
     event.text =
         fmt::format("a fault on the GPU: {}; the work of {} tenant(s) is lost", culprit.why, losers.size());
   events_.Note(std::move(event));
-  Mark(clients, culprit, fault);
+  Mark(clients, culprit, by, fault);
+  dead_.clear();
 }
 
-void MpsFaults::Mark(const std::vector<Client>& clients, const core::Culprit& culprit, bool fault) {
-  const Tenant* by = culprit.tenant.empty() ? nullptr : tenants_.Find(culprit.tenant);
+void MpsFaults::Mark(const std::vector<Client>& clients, const core::Culprit& culprit, const Client* by,
+                     bool fault) {
   for (const Client& each : clients) {
     Tenant* tenant = tenants_.Find(each.tenant);
     if (!tenant || tenant->lost_work) continue;
     LostWork lost;
     if (!fault) {
       lost = {LostWork::Cause::kServer, "its MPS server died"};
-    } else if (tenant == by) {
+    } else if (by && by->tenant == tenant->id) {
       lost = {LostWork::Cause::kOwnFault, "a GPU fault of its own: " + culprit.why};
     } else if (by) {
       lost = {LostWork::Cause::kNeighbour,
-              fmt::format("killed by fault of tenant {} ({})", by->id, by->request.ask.name)};
+              fmt::format("killed by fault of tenant {} ({})", by->tenant, by->name)};
     } else {
       lost = {LostWork::Cause::kUnknown, "killed by a GPU fault under MPS: " + culprit.why};
     }
     tenant->lost_work = std::move(lost);
   }
-  dead_.clear();
 }
 
 bool MpsFaults::Enquire(Tenant& tenant, std::function<void()> go_on) {

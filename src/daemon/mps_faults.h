@@ -31,9 +31,12 @@ class MpsFaults {
  private:
   // A process that is or was a client, as long as it matters.
   struct Client {
-    std::string tenant, name;  // id; and whose it is, over several runs: "uid name"
-    Time died{};               // 0: lives
-    Time hold{};               // how long its descriptors are held from then on
+    std::string tenant, name;  // the tenant's id and name
+    uid_t owner = 0;
+    // The same over several runs.
+    std::string Whose() const;
+    Time died{};  // 0: lives
+    Time hold{};  // how long its descriptors are held from then on
     bool busy = false;
     uint32_t error = 0;
     Time error_at{};
@@ -42,7 +45,8 @@ class MpsFaults {
   Client Look(const Tenant& tenant, const Member& member) const;
   std::vector<Client> ClientsOf(const MpsDomain& domain);
   core::Culprit Judge(const MpsDomain& domain, const std::vector<Client>& clients);
-  void Mark(const std::vector<Client>& clients, const core::Culprit& culprit, bool fault);
+  // `by`: of the culprit; null: nobody is named.
+  void Mark(const std::vector<Client>& clients, const core::Culprit& culprit, const Client* by, bool fault);
 
   MpsService& mps_;
   Machine& machine_;

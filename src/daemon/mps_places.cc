@@ -22,7 +22,7 @@ constexpr uint32_t kNoRoom[] = {46, 808, 809};
 
 bool IsClient(const Member::Gpu& on) {
   // One that died has its place until its bytes are free.
-  return on.mps_place || on.contexts + on.pending_contexts > 0;
+  return on.mps_place || on.pending_contexts > 0 || on.IsUsed();
 }
 
 unsigned ClientsOf(const Tenant& tenant, unsigned slot) {

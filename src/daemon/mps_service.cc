@@ -275,7 +275,7 @@ bool MpsService::TerminateClients(const Tenant& tenant, const std::function<void
   std::vector<pid_t> clients;
   for (const auto& [key, member] : tenant.members) {
     const bool on_gpu = std::any_of(member.gpus.begin(), member.gpus.end(),
-                                    [](const Member::Gpu& gpu) { return gpu.contexts > 0; });
+                                    [](const Member::Gpu& gpu) { return gpu.IsUsed(); });
     if (on_gpu && !member.died) clients.push_back(member.process.pid);
   }
   if (!domain || domain->state() != MpsDomain::State::kActive || clients.empty()) return false;

@@ -63,7 +63,9 @@ struct Member {
     std::optional<Time> unguarded_since;  // listed by NVML while no guard is in force
     uint64_t seen_own_limit = 0, seen_own_part = 0,
              seen_device_full = 0;  // refusals in its page that were looked at
-    bool mps_place = false;         // it has one, as client of MPS: a context, or it makes one
+    // Listed counts: its guard may not have come to this daemon yet.
+    bool IsUsed() const { return contexts > 0 || own_bytes.has_value(); }
+    bool mps_place = false;  // it has one, as client of MPS: a context, or it makes one
     std::optional<WaitForPlace> waits;
   };
   core::ProcessKey key = 0;

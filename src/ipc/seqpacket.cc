@@ -90,7 +90,9 @@ Status SeqpacketSocket::Send(std::span<const std::byte> packet, std::span<const 
   }
   while (::sendmsg(fd_.get(), &message, MSG_NOSIGNAL) < 0) {
     if (errno == EINTR) continue;
-    if (errno == EAGAIN || errno == EWOULDBLOCK) return Fail(Code::kTimeout, "the peer does not read");
+    // ETOOMANYREFS: the user has as many descriptors on their way as one may have open.
+    if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ETOOMANYREFS)
+      return Fail(Code::kTimeout, "the peer does not read");
     if (errno == EPIPE || errno == ECONNRESET || errno == ENOTCONN) {
       return Fail(Code::kUnavailable, "the peer has hung up");
     }

@@ -59,6 +59,13 @@ TEST(Deaths, WithoutWorkHoldNothingUpForLong) {
   box.ExpectUnharmed(neighbour);
 }
 
+// How much of its work was waited for cannot be seen of a program that waits for events.
+TEST(Deaths, OfWhoGaveItsContextBackAreNotAtWork) {
+  MpsBox box;
+  box.ExpectANewcomerIsServed();
+  EXPECT_THAT(box.Events("died-at-work"), IsEmpty());
+}
+
 // The process goes on, the program that had the GPU is gone.
 TEST(Deaths, ByExecutingAnotherProgramReachNobody) {
   MpsBox box;

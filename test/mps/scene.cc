@@ -59,7 +59,7 @@ void MpsBox::ExpectHarmed(Process& neighbour, int error) {
 
 void MpsBox::ExpectANewcomerIsServed() {
   const Outcome o = Tenant("newcomer", {"--strict"},
-                           {Program("gpumux-workload"), "--alloc", "1GiB", "--verify", "--kernel-us", "2000",
+                           {Program("gpumux-workload"), "--alloc", "64MiB", "--verify", "--kernel-us", "2000",
                             "--seconds", "0.05"})
                         .Wait();
   EXPECT_EQ(o.exit_code, 0) << o.out << o.err;
