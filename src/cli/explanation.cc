@@ -60,11 +60,26 @@ size_t UnmanagedOn(const Json& tenant, const Json& status) {
   return count;
 }
 
+bool EveryGuardIsInForce(const Json& tenant) {
+  bool any = false, all = true;
+  for (const Json& member : ListAt(tenant, "members")) {
+    if (At(member, "alive") != true) continue;
+    any = true;
+    all &= TextAt(member, "guard") == "in force";
+  }
+  return any && all;
+}
+
 Json MemoryLimit(const Json& tenant) {
   const Json& enforced = At(tenant, "enforced");
   const std::string by = TextAt(enforced, "memory"), reason = TextAt(enforced, "memory_reason", kWidth);
   if (by == "not enforced" && At(tenant, "reservation_pid").is_number())
     return Part("memory limit", nullptr, "not enforced", reason, "start the program with gpumux run instead");
+  if (by == "not enforced" && TextAt(tenant, "mode") == "mps" && EveryGuardIsInForce(tenant)) {
+    return Part("memory limit", nullptr, "not enforced", reason,
+                "leave the CUDA_MPS_ variables as gpumux run sets them for the program; gpumux run --strict "
+                "stops one that is not served as promised");
+  }
   if (by == "not enforced") {
     return Part("memory limit", nullptr, "not enforced", reason,
                 "gpumux ps shows which process has no guard in force; start it dynamically linked and "

@@ -15,7 +15,10 @@ constexpr uint32_t kDeviceUnavailable = 46, kMaxClients = 808, kMaxConnections =
 constexpr uint32_t kServerNotReady = 807;
 // For a server that recovers, or where no daemon says how long to wait.
 constexpr uint64_t kPatienceNs = 30'000'000'000;
+// Who was told to wait waits so long for the next daemon's word.
+constexpr uint64_t kNextDaemonNs = 5'000'000'000;
 constexpr long kNapNs = 100'000'000;
+constexpr uint32_t kNobody = 0;  // instead of an answer
 
 bool IsForMps() { return (__atomic_load_n(&Limits()->flags, __ATOMIC_RELAXED) & GPUMUX_LIMITS_MPS) != 0; }
 
@@ -73,28 +76,42 @@ void ReadBackMps(int slot, cuda::CUdevice device, cuda::CUcontext context) {
                    __ATOMIC_RELAXED);
 }
 
-ClientPlace::ClientPlace(int slot) : applies_(ToBeMpsClient()), slot_(slot), since_ns_(NowNs()) {
+ClientPlace::ClientPlace(int slot) : applies_(ToBeMpsClient()), slot_(slot) {
   // With a context there it has its place.
   if (applies_) applies_ = __atomic_load_n(&Counters(slot)->contexts, __ATOMIC_RELAXED) == 0;
 }
 
+void ClientPlace::Ask(uint32_t driver_error) {
+  const uint64_t now = NowNs();
+  if (RequestMpsPlace(slot_, driver_error, &answer_)) {
+    answered_ns_ = now;
+  } else if (answer_ != GPUMUX_MPS_PLACE_WAIT || now - answered_ns_ >= kNextDaemonNs) {
+    answer_ = kNobody;
+  }
+}
+
 bool ClientPlace::MayTry() {
   if (!applies_) return true;
-  if (!RequestMpsPlace(slot_, 0, &answer_)) answer_ = 0;
-  return answer_ == 0 || answer_ == GPUMUX_MPS_PLACE_YES;
+  Ask(0);
+  tried_ = answer_ != GPUMUX_MPS_PLACE_WAIT && answer_ != GPUMUX_MPS_PLACE_NO;
+  return tried_;
 }
 
 bool ClientPlace::Again(cuda::CUresult r) {
   if (!applies_ || r == cuda::CUDA_SUCCESS) return false;
   const auto error = static_cast<uint32_t>(r);
   const bool passes = MayPass(error) && !(error == kServerNotReady && IsHitByAFault());
-  const bool tried = answer_ == 0 || answer_ == GPUMUX_MPS_PLACE_YES;
   // Also of what does not pass: it gives the place back.
-  const uint32_t told = passes ? error : uint32_t{cuda::CUDA_ERROR_UNKNOWN};
-  if (tried && !RequestMpsPlace(slot_, told, &answer_)) answer_ = 0;
+  if (tried_) Ask(passes ? error : uint32_t{cuda::CUDA_ERROR_UNKNOWN});
   if (answer_ == GPUMUX_MPS_PLACE_NO || !passes) return false;
-  const bool bounded = error == kServerNotReady || answer_ == 0;
-  if (bounded && NowNs() - since_ns_ >= kPatienceNs) return false;
+  const uint64_t now = NowNs();
+  if (error != kServerNotReady && answer_ != kNobody) {
+    bounded_since_ns_ = 0;
+  } else if (bounded_since_ns_ == 0) {
+    bounded_since_ns_ = now;
+  } else if (now - bounded_since_ns_ >= kPatienceNs) {
+    return false;
+  }
   const timespec nap = {0, kNapNs};
   nanosleep(&nap, nullptr);
   return true;

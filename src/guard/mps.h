@@ -28,10 +28,14 @@ class ClientPlace {
   bool Again(cuda::CUresult r);
 
  private:
+  void Ask(uint32_t driver_error);
+
   bool applies_;
+  bool tried_ = false;
   int slot_;
   uint32_t answer_ = 0;  // enum gpumux_mps_place; 0: nobody answers
-  uint64_t since_ns_;
+  uint64_t answered_ns_ = 0;
+  uint64_t bounded_since_ns_ = 0;  // of a wait that does not last for ever; 0: none
 };
 
 // `attempt` is cuInit, or makes a context on `slot`.

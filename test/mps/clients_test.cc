@@ -12,6 +12,7 @@
 namespace gpumux::test {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 class Clients : public ::testing::Test {
@@ -55,7 +56,8 @@ TEST_F(Clients, OneOfAnotherServerIsNotEnforcedAndStoppedIfStrict) {
   EXPECT_TRUE(WaitUntil("it is seen", [&] { return Enforced("astray").starts_with("not enforced"); }))
       << Enforced("astray");
   EXPECT_THAT(Enforced("astray"), HasSubstr("is no client of its MPS server"));
-  EXPECT_THAT(box_.RunGpumux({"explain", "astray"}).out, HasSubstr("is no client of its MPS server"));
+  EXPECT_THAT(box_.RunGpumux({"explain", "astray"}).out,
+              AllOf(HasSubstr("is no client of its MPS server"), HasSubstr("leave the CUDA_MPS_ variables")));
   EXPECT_NE(strict.Wait().exit_code, 0);
   EXPECT_THAT(box_.RunGpumux({"events"}).out, HasSubstr("stopped by --strict: pid"));
   // By the same lists.

@@ -4,6 +4,7 @@
 //
 //   pair          a process says "first in" with its context; then its child says "second in"
 //   late GO       says "here", makes its context when the file GO is there, and says "in"
+//   joined GO     the same, but joins the server at once
 //   many N        N children; says "N in"
 //
 // Who is refused says "error E" instead.
@@ -78,7 +79,8 @@ int Main(int argc, char** argv) {
   if (command == "pair") return Pair();
   if (argc != 3) return 2;
   if (command == "many") return Many(atoi(argv[2]));
-  if (command != "late") return 2;
+  if (command != "late" && command != "joined") return 2;
+  if (command == "joined" && CU(cuInit, unsigned)(0) != CUDA_SUCCESS) return 1;
   puts("here");
   while (access(argv[2], F_OK) != 0) usleep(5000);
   if (!ComeIn("")) return 1;

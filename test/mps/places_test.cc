@@ -6,6 +6,7 @@
 #include <signal.h>
 
 #include <filesystem>
+#include <map>
 
 #include "scene.h"
 
@@ -101,26 +102,56 @@ TEST(Places, TheServersOwnRefusalIsWaitedOut) {
   one.Wait();
 }
 
+// Its daemon dies: nobody takes a place that others declared.
+TEST(Places, WhoWaitsWaitsForTheNextDaemonToo) {
+  MpsBox box;
+  Process many = box.Gpumux(Mps("many", {"--mem", "40GiB", "--processes", "47"}, {"pair"}));
+  ASSERT_TRUE(WaitUntil("both processes have their contexts", [&] { return Says(many, "second in"); }));
+  Process pair = box.Gpumux(Mps("pair", {"--mem", "8GiB"}, {"pair"}));
+  ASSERT_TRUE(WaitUntil("it waits", [&] { return !Waits(box, "pair").empty(); })) << pair.Out() << pair.Err();
+  const pid_t before = box.DaemonPid();
+  kill(before, SIGKILL);
+  ASSERT_TRUE(WaitUntil("there is another daemon", [&] {
+    const pid_t now = box.DaemonPid();
+    return now != 0 && now != before;
+  }));
+  EXPECT_TRUE(WaitUntil("it waits there", [&] { return !Waits(box, "pair").empty(); }));
+  EXPECT_FALSE(Says(pair, "second")) << pair.Out();
+  many.Signal(SIGTERM);
+  many.Wait();
+  EXPECT_TRUE(WaitUntil("it has its context", [&] { return Says(pair, "second in"); })) << pair.Out();
+  pair.Signal(SIGTERM);
+  pair.Wait();
+}
+
+// One that has no part in MPS yet, and one that is a client without a context.
 TEST(Places, WhoComesWhileTheServerRecoversWaitsForIt) {
   MpsBox box;
   const std::string go = box.dir() + "/go";
   // Its work is lost, but it stays, and the server waits for its end.
   Process hit = box.Gpumux(Mps("hit", {"--mem", "8GiB"}, {"pair"}));
   ASSERT_TRUE(WaitUntil("it is a client", [&] { return Says(hit, "second in"); })) << hit.Out();
-  Process late = box.Gpumux(Mps("late", {"--mem", "4GiB"}, {"late", go}));
-  ASSERT_TRUE(WaitUntil("its program runs", [&] { return Says(late, "here"); })) << late.Err();
+  std::map<std::string, Process> comers;
+  for (const char* how : {"late", "joined"})
+    comers.emplace(how, box.Gpumux(Mps(how, {"--mem", "4GiB"}, {how, go})));
+  for (auto& [how, comer] : comers)
+    ASSERT_TRUE(WaitUntil("its program runs", [&] { return Says(comer, "here"); })) << comer.Err();
   const Outcome faulty =
       box.RunGpumux({"run", "--mode", "mps", "--mem", "4GiB", "--", Sandbox::Program("gpumux-workload"),
                      "--kernel-us", "2000", "--seconds", "0.1", "--end", "fault"});
   EXPECT_NE(faulty.exit_code, 0);
   Touch(go);
-  ASSERT_TRUE(WaitUntil("it waits", [&] { return !Waits(box, "late").empty(); })) << late.Out();
-  EXPECT_EQ(Waits(box, "late"), "the MPS server of GPU 0 recovers (error 807)");
+  for (auto& [how, comer] : comers) {
+    ASSERT_TRUE(WaitUntil("it waits", [&] { return !Waits(box, how).empty(); })) << comer.Out();
+    EXPECT_EQ(Waits(box, how), "the MPS server of GPU 0 recovers (error 807)") << how;
+  }
   hit.Signal(SIGTERM);
   hit.Wait();
-  EXPECT_TRUE(WaitUntil("it has its context", [&] { return Says(late, "\nin\n"); })) << late.Out();
-  late.Signal(SIGTERM);
-  late.Wait();
+  for (auto& [how, comer] : comers) {
+    EXPECT_TRUE(WaitUntil("it has its context", [&] { return Says(comer, "\nin\n"); })) << how << comer.Out();
+    comer.Signal(SIGTERM);
+    comer.Wait();
+  }
 }
 
 }  // namespace
