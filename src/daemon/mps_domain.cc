@@ -326,17 +326,20 @@ void MpsDomain::Silent() {
 void MpsDomain::End() {
   if (IsOver()) return;
   step_ = {};
+  const bool silent = state_ == State::kSilent;
   Set(State::kEnding);
   if (!daemon_) daemon_ = Watch(control_.DaemonPid(), &MpsDomain::DaemonDied);
   if (!daemon_) return Set(State::kGone);
-  const auto quit = [this](const Result<std::string>&) {
-    // The end itself is seen by its pidfd. One that does not obey has no clients to lose.
-    step_ = loop_.After(kEndLimit, [this] {
-      if (server_) SendSignal(server_->pidfd, SIGKILL);
-      if (daemon_) SendSignal(daemon_->pidfd, SIGKILL);
-    });
-  };
-  control_.Ask("quit -t 2", quit);
+  // It would not read it.
+  if (silent) return Kill();
+  // The end itself is seen by its pidfd. One that does not obey has no clients to lose.
+  control_.Ask("quit -t 2",
+               [this](const Result<std::string>&) { step_ = loop_.After(kEndLimit, [this] { Kill(); }); });
+}
+
+void MpsDomain::Kill() {
+  if (server_) SendSignal(server_->pidfd, SIGKILL);
+  if (daemon_) SendSignal(daemon_->pidfd, SIGKILL);
 }
 
 void MpsDomain::AskClients(std::function<void(Result<std::set<pid_t>>)> answer) {

@@ -99,6 +99,7 @@ class MpsDomain {
   void ServerDied();
   void DaemonDied();
   void Silent();
+  void Kill();
   // Whether the server's log tells of a fault since it was looked at last.
   bool LogTellsOfFault();
   void Faulted();

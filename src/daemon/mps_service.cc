@@ -156,8 +156,9 @@ void MpsService::Changed() {
   while (TellOne()) {
   }
   std::erase_if(domains_, [&](const auto& domain) {
-    // One that failed stays as long as somebody waits for its answers.
-    const bool gone = domain->state() == MpsDomain::State::kGone && !HasTenants(*domain);
+    // One that failed stays as long as it has tenants; who came while one ended gets the next.
+    const bool gone =
+        domain->state() == MpsDomain::State::kGone && (!domain->failure() || !HasTenants(*domain));
     if (gone) unused_since_.erase(domain.get());
     return gone;
   });
@@ -186,11 +187,21 @@ bool MpsService::HasTenants(const MpsDomain& domain) const {
                      [&](const Awaiting& waits) { return domain.Serves(waits.gpus.front()); });
 }
 
+bool MpsService::HasPrograms(const MpsDomain& domain) const {
+  return std::any_of(tenants_.live().begin(), tenants_.live().end(), [&](const auto& each) {
+    const Tenant& tenant = *each.second;
+    return tenant.mode == core::Mode::kMps && tenant.state != TenantState::kStarting &&
+           !tenant.shares.empty() && domain.Serves(tenant.shares[0].gpu);
+  });
+}
+
 void MpsService::Tick() {
   for (const auto& domain : domains_) {
     domain->Tick();
     const MpsDomain* key = domain.get();
-    if (HasTenants(*domain)) {
+    if (domain->state() == MpsDomain::State::kSilent && !HasPrograms(*domain)) {
+      domain->End();
+    } else if (HasTenants(*domain)) {
       unused_since_.erase(key);
     } else if (clock_.Now() - unused_since_.try_emplace(key, clock_.Now()).first->second >=
                settings_.idle_time) {

@@ -64,6 +64,8 @@ class MpsService {
   MpsDomain* Serving(const std::vector<gpu::Uuid>& gpus) const;
   std::string FreeDirectory(const gpu::Uuid& first) const;
   bool HasTenants(const MpsDomain& domain) const;
+  // Of its tenants, others than those that wait to be started.
+  bool HasPrograms(const MpsDomain& domain) const;
   void Changed();
   // Tells those who wait for a domain. False: none could be told.
   bool TellOne();

@@ -51,6 +51,16 @@ class Row : public ::testing::Test {
     }));
   }
 
+  // That the daemon logged last.
+  std::string MpsState() const {
+    std::string state;
+    std::ifstream log(box_.runtime_dir() + "/sim/gpumuxd.log");
+    for (std::string line; std::getline(log, line);) {
+      if (line.find(" MPS of GPU-") != std::string::npos) state = line.substr(line.rfind(' ') + 1);
+    }
+    return state;
+  }
+
   MpsBox box_;
 };
 
@@ -92,6 +102,21 @@ TEST_F(Row, WithAControlDaemonForEachServesAll) {
   std::ofstream(box_.ConfigFile()) << "[mps]\nidle_time = \"0s\"\n";
   RunJobs(ROWS);
   EXPECT_TRUE(WaitUntil("MPS has ended", [&] { return box_.ServerPid() == 0 && box_.ControlPid() == 0; }));
+}
+
+// The one that ends would be there for ever if it were waited for.
+TEST_F(Row, WhoComesWhileAControlDaemonEndsGetsTheNext) {
+  std::ofstream(box_.ConfigFile()) << "[mps]\nidle_time = \"500ms\"\n";
+  RunJobs(1);
+  const pid_t control = box_.ControlPid();
+  kill(control, SIGSTOP);  // it gets no further with its end
+  ASSERT_TRUE(WaitUntil("it is told to end", [&] { return MpsState() == "ending"; }));
+  Process next = box_.Tenant("next", {"--strict"}, {Sandbox::TestProgram("mps_probe"), "idle", "return"});
+  ASSERT_TRUE(WaitUntil("it waits", [&] { return box_.StatusData()["tenants"].size() == 1; }));
+  kill(control, SIGCONT);
+  const Outcome o = next.Wait();
+  EXPECT_EQ(o.exit_code, 0) << o.out << o.err;
+  EXPECT_NE(box_.ControlPid(), control);
 }
 
 }  // namespace
