@@ -69,6 +69,7 @@ struct Daemon::Parts {
       if (member) member->guard_before = MayHaveProcessPage(process.pid);
       return member;
     };
+    monitor.is_mps_server = [this](const gpu::Uuid& gpu, pid_t pid) { return mps.IsServer(gpu, pid); };
     machine.on_found = [this] { leases.TakeOverLate(); };
     desk.death_unnoticed = [this](const Tenant& tenant) { return reaper.DeathUnnoticed(tenant); };
     desk.make_room = [this](const Tenant& tenant, core::ProcessKey process, size_t gpu, uint64_t bytes,

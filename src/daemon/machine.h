@@ -40,8 +40,7 @@ struct GpuState {
   std::optional<Time> last_reading;
   uint64_t device_used_bytes = 0;  // NVML's figure, the driver's reserve not included
   std::map<pid_t, Stranger> strangers;
-  pid_t mps_server = 0;           // whose bytes are ours; 0: none
-  uint64_t mps_server_bytes = 0;  // at the last reading
+  uint64_t mps_server_bytes = 0;  // at the last reading; of a server of ours
   unsigned multiprocessors = 0;   // 0: not known
   uint64_t previous_unexplained_bytes = 0;
 

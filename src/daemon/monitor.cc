@@ -119,7 +119,7 @@ uint64_t Monitor::TakeStrangers(size_t gpu_index, const std::map<pid_t, uint64_t
   for (const auto& [id, tenant] : tenants_.live()) tenant->unpromised.erase(gpu_index);
   gpu.mps_server_bytes = 0;
   for (const auto& [pid, bytes] : own) {
-    if (pid == gpu.mps_server) {
+    if (is_mps_server && is_mps_server(gpu.device.uuid, pid)) {
       gpu.mps_server_bytes = bytes + gpu.cost.driver_share_bytes;
       unmanaged += gpu.mps_server_bytes;
       continue;

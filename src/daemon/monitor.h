@@ -22,6 +22,8 @@ class Monitor {
   // Makes a process that NVML shows, and that is a tenant's without having said
   // hello, a member; null if it is gone.
   std::function<Member*(Tenant&, const ProcessName&)> adopt;
+  // A process that nobody's tenant is may be a server of ours.
+  std::function<bool(const gpu::Uuid&, pid_t)> is_mps_server;
 
   // False: NVML does not answer for the GPU, which is closed until it does.
   bool Refresh(size_t gpu_index);

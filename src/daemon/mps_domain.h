@@ -68,6 +68,8 @@ class MpsDomain {
   bool Serves(const gpu::Uuid& gpu) const;
   pid_t server_pid() const { return server_ ? server_->pid : 0; }
   pid_t daemon_pid() const { return daemon_ ? daemon_->pid : 0; }
+  // The control daemon's, also while it was not heard of yet.
+  pid_t control_pid() const { return daemon_ ? daemon_->pid : control_.DaemonPid(); }
   const std::string& dir() const { return place_.dir; }
   std::string PipeDirectory() const { return control_.pipe_dir(); }
   std::string LogDirectory() const { return control_.log_dir(); }

@@ -13,6 +13,7 @@
 #include <filesystem>
 
 #include "base/log.h"
+#include "base/process.h"
 #include "base/units.h"
 #include "daemon/mps_places.h"
 #include "daemon/usage.h"
@@ -152,7 +153,6 @@ bool MpsService::TellOne() {
 }
 
 void MpsService::Changed() {
-  NoteServers();
   while (TellOne()) {
   }
   std::erase_if(domains_, [&](const auto& domain) {
@@ -170,12 +170,12 @@ void MpsService::Changed() {
   if (on_room) on_room();
 }
 
-// What the monitor counts as ours and shows to nobody as a stranger.
-void MpsService::NoteServers() {
-  for (const auto& gpu : machine_.gpus()) {
-    const MpsDomain* domain = Find(gpu->device.uuid);
-    gpu->mps_server = domain ? domain->server_pid() : 0;
-  }
+bool MpsService::IsServer(const gpu::Uuid& gpu, pid_t pid) const {
+  const MpsDomain* domain = Find(gpu);
+  if (!domain || domain->server_pid() != 0) return domain && pid == domain->server_pid();
+  // It is on the GPU before it says that it is there.
+  const auto stat = ReadProcessStat(pid);
+  return stat && stat->parent > 1 && stat->parent == domain->control_pid();
 }
 
 bool MpsService::HasTenants(const MpsDomain& domain) const {
@@ -208,7 +208,6 @@ void MpsService::Tick() {
       domain->End();
     }
   }
-  NoteServers();
 }
 
 bool MpsService::Ending() const {
@@ -228,7 +227,7 @@ core::MpsSnapshot MpsService::Snapshot(size_t gpu_index) const {
   snapshot.most_clients = core::MpsClientsOf(machine_.nvml_version());
   const MpsDomain* domain = Find(gpu.device.uuid);
   // Until NVML shows it, it is still to come.
-  if (gpu.mps_server == 0 || gpu.mps_server_bytes == 0) snapshot.server_bytes = gpu.cost.mps_server_bytes;
+  if (gpu.mps_server_bytes == 0) snapshot.server_bytes = gpu.cost.mps_server_bytes;
   if (domain && HasTenants(*domain)) {
     snapshot.domain = domain->gpus();
     snapshot.not_now = domain->NotNow();

@@ -49,6 +49,8 @@ class MpsService {
   bool Idle() const { return domains_.empty(); }
   const std::vector<std::unique_ptr<MpsDomain>>& domains() const { return domains_; }
   MpsDomain* Find(const gpu::Uuid& gpu) const;
+  // The process is the server of the GPU's domain: its bytes are ours, and no stranger's.
+  bool IsServer(const gpu::Uuid& gpu, pid_t pid) const;
 
   // Work of the domain's clients is lost: by a fault, or with the server.
   std::function<void(const MpsDomain& domain, bool fault)> on_lost_work;
@@ -69,7 +71,6 @@ class MpsService {
   void Changed();
   // Tells those who wait for a domain. False: none could be told.
   bool TellOne();
-  void NoteServers();
 
   Machine& machine_;
   Tenants& tenants_;

@@ -116,5 +116,19 @@ TEST(MpsPipes, WhosePathWouldBeTooLongAreARefusal) {
   EXPECT_EQ(box.RunGpumux({"run", "--mem", "130GiB", "--no-wait", "--", "/bin/true"}).exit_code, 0);
 }
 
+// Looked at all the time while it starts: at no moment is it somebody else's.
+TEST(Servers, AreNobodysStrangers) {
+  MpsBox box;
+  Process tenant = box.Tenant("tenant", {}, {Sandbox::Program("gpumux-workload"), "--hold", "60"});
+  ASSERT_TRUE(WaitUntil("it has its context", [&] {
+    const auto status = box.StatusData();
+    EXPECT_EQ(status["gpus"][0]["unmanaged_pids"].dump(), "[]");
+    return status["tenants"].size() == 1 && !status["tenants"][0]["members"].empty();
+  }));
+  EXPECT_THAT(box.Events("stranger-seen"), IsEmpty());
+  tenant.Signal(SIGTERM);
+  tenant.Wait();
+}
+
 }  // namespace
 }  // namespace gpumux::test
