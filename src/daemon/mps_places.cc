@@ -100,9 +100,10 @@ uint32_t MpsPlaces::Ask(Tenant& tenant, Member& member, unsigned slot, uint32_t 
   }
   if (!IsFree(tenant, member, slot)) {
     const unsigned most = core::MpsClientsOf(machine_.nvml_version());
+    const unsigned taken = PlacesTaken(tenants_, tenant.gpus[slot]);
     return Wait(tenant, on, true,
-                fmt::format("GPU {} has {} of {} MPS clients", index,
-                            std::min(PlacesTaken(tenants_, tenant.gpus[slot]), most), most));
+                fmt::format("GPU {} has {} of {} MPS clients{}", index, std::min(taken, most), most,
+                            taken < most ? ", and others came before" : ""));
   }
   on.mps_place = true;
   return GPUMUX_MPS_PLACE_YES;

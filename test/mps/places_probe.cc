@@ -5,6 +5,7 @@
 //   pair          a process says "first in" with its context; then its child says "second in"
 //   late GO       says "here", makes its context when the file GO is there, and says "in"
 //   joined GO     the same, but joins the server at once
+//   crowd GO      four such processes, with GO0 to GO3; they say "0 in" to "3 in"
 //   many N        N children; says "N in"
 //
 // Who is refused says "error E" instead.
@@ -73,16 +74,33 @@ int Many(int count) {
   Stay();
 }
 
+void AwaitFile(const std::string& path) {
+  while (access(path.c_str(), F_OK) != 0) usleep(5000);
+}
+
+int Crowd(const std::string& go) {
+  for (int i = 0; i < 4; ++i) {
+    if (fork() != 0) continue;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const std::string number = std::to_string(i);
+    AwaitFile(go + number);
+    if (!ComeIn((number + " ").c_str())) _exit(1);
+    Stay();
+  }
+  Stay();
+}
+
 int Main(int argc, char** argv) {
   setvbuf(stdout, nullptr, _IOLBF, 0);
   const std::string command = argc > 1 ? argv[1] : "";
   if (command == "pair") return Pair();
   if (argc != 3) return 2;
   if (command == "many") return Many(atoi(argv[2]));
+  if (command == "crowd") return Crowd(argv[2]);
   if (command != "late" && command != "joined") return 2;
   if (command == "joined" && CU(cuInit, unsigned)(0) != CUDA_SUCCESS) return 1;
   puts("here");
-  while (access(argv[2], F_OK) != 0) usleep(5000);
+  AwaitFile(argv[2]);
   if (!ComeIn("")) return 1;
   Stay();
 }

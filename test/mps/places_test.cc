@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 
@@ -24,16 +25,23 @@ std::vector<std::string> Mps(const std::string& name, const std::vector<std::str
   return argv;
 }
 
-// Why a process of the tenant waits; "" if none does.
-std::string Waits(Sandbox& box, const std::string& name) {
+// Processes of the tenant that wait, and why.
+std::vector<std::pair<pid_t, std::string>> Waiting(Sandbox& box, const std::string& name) {
+  std::vector<std::pair<pid_t, std::string>> found;
   const auto status = box.StatusData();
   for (const auto& tenant : status["tenants"]) {
     if (tenant["name"] != name) continue;
     for (const auto& member : tenant["members"]) {
-      if (member["waits"].is_string()) return member["waits"].get<std::string>();
+      if (member["waits"].is_string()) found.emplace_back(member["pid"], member["waits"]);
     }
   }
-  return "";
+  return found;
+}
+
+// "" if none does.
+std::string Waits(Sandbox& box, const std::string& name) {
+  const auto waiting = Waiting(box, name);
+  return waiting.empty() ? "" : waiting.front().second;
 }
 
 bool Says(const Process& process, const std::string& text) {
@@ -67,17 +75,58 @@ TEST(Places, AProcessBeyondThoseDeclaredWaitsForOne) {
   pair.Wait();
 }
 
-TEST(Places, ATenantThatDoesNotWaitGetsTheError) {
+TEST(Places, AreWaitedForAsTheTenantWaitsForItsStart) {
   MpsBox box;
   Process many = box.Gpumux(Mps("many", {"--mem", "40GiB", "--processes", "47"}, {"pair"}));
   ASSERT_TRUE(WaitUntil("both processes have their contexts", [&] { return Says(many, "second in"); }));
-  Process pair = box.Gpumux(Mps("pair", {"--mem", "8GiB", "--no-wait"}, {"pair"}));
-  ASSERT_TRUE(WaitUntil("it is refused", [&] { return Says(pair, "second "); })) << pair.Out();
-  EXPECT_THAT(pair.Out(), HasSubstr("second error 808"));
-  pair.Signal(SIGTERM);
-  pair.Wait();
+  for (const auto& options : std::vector<std::vector<std::string>>{{"--no-wait"}, {"--wait=1s"}}) {
+    std::vector<std::string> all = {"--mem", "8GiB"};
+    all.insert(all.end(), options.begin(), options.end());
+    Process pair = box.Gpumux(Mps("pair", all, {"pair"}));
+    ASSERT_TRUE(WaitUntil("it is refused", [&] { return Says(pair, "second "); })) << pair.Out();
+    EXPECT_THAT(pair.Out(), HasSubstr("second error 808"));
+    pair.Signal(SIGTERM);
+    pair.Wait();
+  }
   many.Signal(SIGTERM);
   many.Wait();
+}
+
+TEST(Places, AreGivenInTheOrderOfArrival) {
+  MpsBox box;
+  Process most = box.Gpumux(Mps("most", {"--mem", "40GiB", "--processes", "46"}, {"pair"}));
+  Process one = box.Gpumux(Mps("one", {"--mem", "4GiB"}, {"late", "/"}));
+  ASSERT_TRUE(WaitUntil("they are in", [&] { return Says(most, "second in") && Says(one, "\nin\n"); }));
+  Process crowd = box.Gpumux(Mps("crowd", {"--mem", "8GiB"}, {"crowd", box.dir() + "/go"}));
+  pid_t waits_first = 0;
+  // The first has the tenant's own place, number 48.
+  for (int i = 0; i < 4; ++i) {
+    Touch(box.dir() + "/go" + std::to_string(i));
+    ASSERT_TRUE(WaitUntil("it is in, or waits", [&] {
+      return i == 0 ? Says(crowd, "0 in") : Waiting(box, "crowd").size() == static_cast<size_t>(i);
+    })) << crowd.Out();
+    if (i == 1) waits_first = Waiting(box, "crowd")[0].first;
+  }
+  ASSERT_GT(waits_first, 1);
+  // It comes last to the place that is free, and the place is kept for it.
+  kill(waits_first, SIGSTOP);
+  one.Signal(SIGTERM);
+  one.Wait();
+  ASSERT_TRUE(WaitUntil("another is turned away", [&] {
+    const auto waiting = Waiting(box, "crowd");
+    return std::ranges::any_of(waiting, [](const auto& each) {
+      return each.second == "GPU 0 has 47 of 48 MPS clients, and others came before";
+    });
+  })) << crowd.Out();
+  kill(waits_first, SIGCONT);
+  EXPECT_TRUE(WaitUntil("it is in", [&] { return Says(crowd, "1 in"); })) << crowd.Out();
+  EXPECT_FALSE(Says(crowd, "2 in") || Says(crowd, "3 in")) << crowd.Out();
+  most.Signal(SIGTERM);
+  most.Wait();
+  EXPECT_TRUE(WaitUntil("all are in", [&] { return Says(crowd, "2 in") && Says(crowd, "3 in"); }))
+      << crowd.Out();
+  crowd.Signal(SIGTERM);
+  crowd.Wait();
 }
 
 // Clients that gpumux knows nothing of.
