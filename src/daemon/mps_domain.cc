@@ -222,6 +222,8 @@ void MpsDomain::AskNow(std::function<void()> answered) {
   if (!server_ || state_ != State::kActive) return loop_.Post(std::move(answered));
   control_.Ask(fmt::format("get_server_status {}", server_->pid),
                [this, answered = std::move(answered)](const Result<std::string>& text) {
+                 // The server may write what it knows after its clients have ended.
+                 if (state_ == State::kActive && LogTellsOfFault()) Faulted();
                  if (state_ == State::kActive) TookState(text);
                  answered();
                });

@@ -13,6 +13,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/process.h"
+
 namespace gpumux::daemon {
 namespace {
 
@@ -20,7 +22,8 @@ using ::testing::HasSubstr;
 using State = MpsDomain::State;
 
 // A control daemon that ends when it is told to. Its answers are files in the log directory;
-// without any it never has a server.
+// without any it never has a server. With the server's pid in `fault` a fault is written into
+// the log while it is asked for the server's state.
 constexpr char kControl[] = R"sh(#!/bin/sh
 pid_file="$CUDA_MPS_PIPE_DIRECTORY/nvidia-cuda-mps-control.pid"
 case "$1" in
@@ -30,6 +33,8 @@ esac
 read -r line
 kill -0 "$(cat "$pid_file" 2>/dev/null)" 2>/dev/null || exit 1
 case "$line" in quit*) kill "$(cat "$pid_file")" ;; esac
+[ "$line" = "get_server_status $(cat "$CUDA_MPS_LOG_DIRECTORY/fault" 2>/dev/null)" ] &&
+  echo "Fatal GPU error" >>"$CUDA_MPS_LOG_DIRECTORY/server.log"
 cat "$CUDA_MPS_LOG_DIRECTORY/${line%% *}" 2>/dev/null
 exit 0
 )sh";
@@ -86,7 +91,8 @@ TEST_F(MpsDomainTest, OneThatFailsToStartLeavesNoControlDaemon) {
   ASSERT_TRUE(RunUntil([&] { return domain.state() == State::kGone; }));
   ASSERT_TRUE(domain.failure());
   EXPECT_THAT(domain.failure()->message, HasSubstr("did not get ready"));
-  EXPECT_TRUE(RunUntil([&] { return ::kill(ControlPid(), 0) != 0; })) << "the control daemon is still there";
+  const auto stat = ReadProcessStat(ControlPid());
+  EXPECT_TRUE(!stat || stat->state == 'Z') << "the control daemon is still there";
 }
 
 TEST_F(MpsDomainTest, HasTwentySecondsToStart) {
@@ -122,6 +128,22 @@ TEST_F(MpsDomainTest, TellsAListOfClientsFromWordsThatAreNone) {
     ASSERT_TRUE(RunUntil([&] { return answers.size() > before; }));
   }
   EXPECT_THAT(answers, ::testing::ElementsAre("", "7 120 ", "none"));
+}
+
+// Its clients have the error, and may have ended with it, before the server writes its log.
+TEST_F(MpsDomainTest, SeesAFaultThatIsWrittenWhileItAsks) {
+  Answer("get_server_list", std::to_string(::getpid()) + "\n");
+  Answer("get_server_status", "ACTIVE\n");
+  MpsDomain domain(loop_, clock_, programs_, {dir_ + "/domain", false}, {gpu::Uuid{}});
+  unsigned faults = 0;
+  domain.on_lost_work = [&](bool fault) { faults += fault ? 1 : 0; };
+  domain.Start();
+  ASSERT_TRUE(RunUntil([&] { return domain.state() == State::kActive; }));
+  Answer("fault", std::to_string(::getpid()));
+  std::optional<unsigned> known;
+  domain.AskNow([&] { known = faults; });
+  ASSERT_TRUE(RunUntil([&] { return known.has_value(); }));
+  EXPECT_EQ(known, 1u);
 }
 
 }  // namespace
