@@ -25,8 +25,9 @@ class ApiClient {
                           std::chrono::milliseconds patience = std::chrono::seconds(10)) const {
     return Request("GET", path, "", patience);
   }
-  Result<std::string> Post(const std::string& path, const std::string& json) const {
-    return Request("POST", path, json, std::chrono::seconds(10));
+  Result<std::string> Post(const std::string& path, const std::string& json,
+                           std::chrono::milliseconds patience = std::chrono::seconds(10)) const {
+    return Request("POST", path, json, patience);
   }
 
   const std::string& socket() const { return socket_; }

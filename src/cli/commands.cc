@@ -24,6 +24,7 @@ constexpr Command kCommands[] = {
     {"set", "change the promise of a tenant that runs", SetMain, SetSpec},
     {"stop", "end a tenant", StopMain, StopSpec},
     {"reserve", "keep room for a program that runs outside gpumux", ReserveMain, ReserveSpec},
+    {"mps", "NVIDIA MPS as gpumux runs it", MpsMain, MpsSpec},
     {"config", "what is configured, and whether it is right", ConfigMain, ConfigSpec},
     {"doctor", "find what keeps it from working, and what to do", DoctorMain, DoctorSpec},
     {"completion", "completion for bash or zsh", CompletionMain, CompletionSpec},
@@ -32,7 +33,7 @@ constexpr Command kCommands[] = {
 };
 
 // Commands of the product that later versions bring.
-constexpr const char* kLater[] = {"top",    "history", "promise", "mode",   "mps",    "mig",    "profile",
+constexpr const char* kLater[] = {"top",    "history", "promise", "mode",   "mig",    "profile",
                                   "advise", "bench",   "cdi",     "docker", "podman", "compose"};
 
 const Command* Find(const std::string& name) {

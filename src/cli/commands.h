@@ -21,6 +21,7 @@ int ExplainMain(const std::vector<std::string>& arguments);
 int ConfigMain(const std::vector<std::string>& arguments);
 int DoctorMain(const std::vector<std::string>& arguments);
 int ReserveMain(const std::vector<std::string>& arguments);
+int MpsMain(const std::vector<std::string>& arguments);
 int CompletionMain(const std::vector<std::string>& arguments);
 int VersionMain(const std::vector<std::string>& arguments);
 
@@ -34,6 +35,7 @@ const CommandSpec& ExplainSpec();
 const CommandSpec& ConfigSpec();
 const CommandSpec& DoctorSpec();
 const CommandSpec& ReserveSpec();
+const CommandSpec& MpsSpec();
 const CommandSpec& CompletionSpec();
 const CommandSpec& VersionSpec();
 

@@ -156,4 +156,11 @@ Status StartUserDaemon(const RuntimePaths& paths) {
   return Fail(Code::kUnavailable, "the daemon does not answer after 10 s", fmt::format("see {}", paths.log));
 }
 
+Result<ApiClient> ConnectOrStart(const Endpoints& endpoints) {
+  auto client = ApiClient::Connect(endpoints);
+  if (client || client.error().code != Code::kUnavailable) return client;
+  if (Status started = StartUserDaemon(endpoints.own); !started) return tl::unexpected(started.error());
+  return ApiClient::Connect(endpoints);
+}
+
 }  // namespace gpumux::cli

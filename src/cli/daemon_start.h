@@ -3,6 +3,7 @@
 
 #include "base/paths.h"
 #include "base/result.h"
+#include "cli/api_client.h"
 
 namespace gpumux::cli {
 
@@ -11,5 +12,8 @@ namespace gpumux::cli {
 // descriptor of ours, its messages go to the log. Two callers at once start one
 // daemon: they take turns by a lock. kUnavailable names the log.
 Status StartUserDaemon(const RuntimePaths& paths);
+
+// A daemon that runs, or else the user's own, which is started.
+Result<ApiClient> ConnectOrStart(const Endpoints& endpoints);
 
 }  // namespace gpumux::cli

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <time.h>
 
+#include <algorithm>
+
 #include "cli/terminal.h"
 
 namespace gpumux::cli {
@@ -33,6 +35,16 @@ const nlohmann::json& At(const nlohmann::json& object, const char* key) {
 std::string TextAt(const nlohmann::json& object, const char* key, size_t width) {
   const nlohmann::json& value = At(object, key);
   return value.is_string() ? Plain(value.get_ref<const std::string&>(), width) : "";
+}
+
+nlohmann::json GpuListOf(const std::string& text) {
+  nlohmann::json list = nlohmann::json::array();
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(',', at), text.size());
+    list.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return list;
 }
 
 }  // namespace gpumux::cli

@@ -14,4 +14,7 @@ const nlohmann::json& At(const nlohmann::json& object, const char* key);
 // A text member without control characters; "" when there is none.
 std::string TextAt(const nlohmann::json& object, const char* key, size_t width = 200);
 
+// "0,2" as ["0","2"]: GPUs as people name them.
+nlohmann::json GpuListOf(const std::string& text);
+
 }  // namespace gpumux::cli

@@ -59,23 +59,9 @@ Result<ReserveOptions> Judge(const ParsedCommandLine& line) {
                   {"mem", size->bytes > 0 ? Json{{"bytes", size->bytes}} : Json{{"ratio", size->ratio}}}};
   if (const auto name = line.Value("--name")) options.body["name"] = *name;
   if (const auto text = line.Value("--gpu"); text && *text != "auto") {
-    Json list = Json::array();
-    for (size_t at = 0; at <= text->size();) {
-      const size_t end = std::min(text->find(',', at), text->size());
-      list.push_back(text->substr(at, end - at));
-      at = end + 1;
-    }
-    options.body["gpus"] = {{"list", std::move(list)}};
+    options.body["gpus"] = {{"list", GpuListOf(*text)}};
   }
   return options;
-}
-
-// The user's daemon is started where none is, as `run` does.
-Result<ApiClient> Connect(const Endpoints& endpoints, bool start) {
-  auto client = ApiClient::Connect(endpoints);
-  if (client || !start || client.error().code != Code::kUnavailable) return client;
-  if (Status started = StartUserDaemon(endpoints.own); !started) return tl::unexpected(started.error());
-  return ApiClient::Connect(endpoints);
 }
 
 Result<Json> FindReservation(const ApiClient& client, int pid) {
@@ -155,7 +141,7 @@ int ReserveMain(const std::vector<std::string>& arguments) {
   if (!options) return Report(options.error(), line->Has("--json"));
   const auto endpoints = FindEndpoints();
   if (!endpoints) return Report(endpoints.error(), options->json);
-  const auto client = Connect(*endpoints, !options->release);
+  const auto client = options->release ? ApiClient::Connect(*endpoints) : ConnectOrStart(*endpoints);
   if (!client) return Report(client.error(), options->json);
   return options->release ? Release(*client, *options) : Reserve(*client, *options);
 }

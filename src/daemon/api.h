@@ -4,6 +4,7 @@
 #include "daemon/api_server.h"
 #include "daemon/events_api.h"
 #include "daemon/leases.h"
+#include "daemon/mps_api.h"
 #include "daemon/report.h"
 
 namespace gpumux::daemon {
@@ -12,8 +13,8 @@ namespace gpumux::daemon {
 // can connect, changing a tenant its owner's, root's and the daemon's user's.
 class Api {
  public:
-  Api(Report& report, Tenants& tenants, Leases& leases, Monitor& monitor, EventsApi& events)
-      : report_(report), tenants_(tenants), leases_(leases), monitor_(monitor), events_(events) {}
+  Api(Report& report, Tenants& tenants, Leases& leases, Monitor& monitor, EventsApi& events, MpsApi& mps)
+      : report_(report), tenants_(tenants), leases_(leases), monitor_(monitor), events_(events), mps_(mps) {}
 
   void Handle(const ApiServer::Request& request, ApiServer::Reply reply);
 
@@ -31,6 +32,7 @@ class Api {
   Leases& leases_;
   Monitor& monitor_;
   EventsApi& events_;
+  MpsApi& mps_;
 };
 
 }  // namespace gpumux::daemon

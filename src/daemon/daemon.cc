@@ -47,7 +47,7 @@ struct Daemon::Parts {
         leases(machine, tenants, monitor, events, loop, clock,
                {settings.paths.session_socket, settings.guard_library, settings.paths.store},
                settings.policy),
-        mps(machine, tenants, events, loop, clock,
+        mps(machine, nvml, tenants, events, loop, clock,
             {.dir = settings.paths.dir + "/mps",
              .for_everyone = settings.for_everyone,
              .idle_time = settings.mps_idle_time}),
@@ -60,7 +60,8 @@ struct Daemon::Parts {
         sessions(machine, tenants, monitor, reaper, desk, reclaim, held, leases, turns, loop, clock),
         report(machine, tenants, leases, clock),
         events_api(events, machine, loop, clock),
-        api(report, tenants, leases, monitor, events_api),
+        mps_api(mps, machine, monitor, events, clock),
+        api(report, tenants, leases, monitor, events_api, mps_api),
         api_server(loop, turns, clock, [this](const ApiServer::Request& request, ApiServer::Reply reply) {
           api.Handle(request, std::move(reply));
         }) {
@@ -153,6 +154,7 @@ struct Daemon::Parts {
     KeepFiles();
     machine.ClaimFree();
     machine.Recover(clock.Now(), leases.WaitForGpus());
+    machine.ReadComputeModes();
     leases.TakeOverLate();
     monitor.RefreshAll();
     NoteUntoldRefusals(tenants, machine, clock);
@@ -251,6 +253,7 @@ struct Daemon::Parts {
   Sessions sessions;
   Report report;
   EventsApi events_api;
+  MpsApi mps_api;
   Api api;
   ApiServer api_server;
   EventLoop::Watch tick, signals, reload, watchdog, leaving;

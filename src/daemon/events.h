@@ -53,6 +53,7 @@ enum class EventKind {
   kGpuOwned,
   kMpsFault,       // of one client: all clients of its server have lost their work
   kMpsServerLost,  // it died, and their work with it
+  kMpsChanged,     // somebody started, stopped or adopted it
   kAuditFailed,
   kAuditWorks,
   kSuppressed,  // further events that one user caused

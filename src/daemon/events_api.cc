@@ -20,20 +20,6 @@ std::optional<uint64_t> Number(std::string_view text) {
   return value;
 }
 
-// An index, a UUID or the beginning of one that no other GPU has.
-Result<gpu::Uuid> FindGpu(std::string_view text, const Machine& machine) {
-  std::optional<gpu::Uuid> found;
-  for (const auto& gpu : machine.gpus()) {
-    const bool is = Number(text) ? Number(text) == gpu->device.index
-                                 : text.size() > 4 && gpu->device.uuid.ToString().starts_with(text);
-    if (is && found) return Fail(Code::kInvalid, fmt::format("gpu: {} stands for several GPUs", text));
-    if (is) found = gpu->device.uuid;
-  }
-  if (found) return *found;
-  return Fail(Code::kNotFound, fmt::format("there is no GPU \"{}\" on this machine", text),
-              "see them with: gpumux status");
-}
-
 // A tenant's id or name: nothing in it needs escaping.
 bool IsName(std::string_view text) {
   return !text.empty() && text.size() <= 64 && std::all_of(text.begin(), text.end(), [](char c) {
@@ -56,9 +42,9 @@ Status Take(EventQuery& query, std::string_view key, std::string_view value, con
   } else if (key == "tenant" && IsName(value)) {
     query.tenant = value;
   } else if (key == "gpu") {
-    const auto gpu = FindGpu(value, machine);
+    const auto gpu = machine.FindNamed(value);
     if (!gpu) return tl::unexpected(gpu.error());
-    query.gpu = *gpu;
+    query.gpu = machine.gpus()[*gpu]->device.uuid;
   } else {
     return Fail(Code::kInvalid, fmt::format("\"{}={}\" is no part of a query for events", key, value));
   }

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 
 #include "base/log.h"
 #include "modes/sharing_mode.h"
@@ -100,6 +101,12 @@ void Machine::Add(const gpu::Device& device, std::span<UniqueFd> kept) {
   else
     Claim(*gpu);
   gpus_.push_back(std::move(gpu));
+}
+
+void Machine::ReadComputeModes() {
+  for (const auto& gpu : gpus_) {
+    if (!gpu->lost) gpu->compute_mode = nvml_.Mode(gpu->device.uuid).value_or(gpu::ComputeMode::kUnknown);
+  }
 }
 
 bool Machine::Learn(GpuState& gpu) {
@@ -214,6 +221,23 @@ std::vector<core::GpuSnapshot> Machine::Snapshot() const {
   std::vector<core::GpuSnapshot> snapshots;
   for (const auto& gpu : gpus_) snapshots.push_back(gpu->Snapshot());
   return snapshots;
+}
+
+Result<size_t> Machine::FindNamed(std::string_view text) const {
+  uint64_t index = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), index);
+  const bool is_index = error == std::errc() && end == text.data() + text.size();
+  std::optional<size_t> found;
+  for (size_t at = 0; at < gpus_.size(); ++at) {
+    const gpu::Device& device = gpus_[at]->device;
+    const bool is =
+        is_index ? index == device.index : text.size() > 4 && device.uuid.ToString().starts_with(text);
+    if (is && found) return Fail(Code::kInvalid, fmt::format("gpu: {} stands for several GPUs", text));
+    if (is) found = at;
+  }
+  if (found) return *found;
+  return Fail(Code::kNotFound, fmt::format("there is no GPU \"{}\" on this machine", text),
+              "see them with: gpumux status");
 }
 
 std::optional<size_t> Machine::Find(const gpu::Uuid& uuid) const {

@@ -66,6 +66,8 @@ class Machine {
   void Recover(Time now, bool missing);
   // A GPU is there that was not, or what it has is known now. Before it is read.
   std::function<void()> on_found;
+  // Anybody with rights may change it at any time.
+  void ReadComputeModes();
   // Tries again for GPUs that were someone else's.
   void ClaimFree();
   // A `run` hands over the socket that it holds of one of our GPUs. Anything else
@@ -79,6 +81,8 @@ class Machine {
   std::vector<std::unique_ptr<GpuState>>& gpus() { return gpus_; }
   const std::vector<std::unique_ptr<GpuState>>& gpus() const { return gpus_; }
   std::optional<size_t> Find(const gpu::Uuid& uuid) const;
+  // By its index, its UUID or the beginning of one that no other GPU has. kNotFound, kInvalid.
+  Result<size_t> FindNamed(std::string_view text) const;
   const gpu::GpuSource& source() const { return source_; }
   gpu::Nvml& nvml() { return nvml_; }
   std::string nvml_version() const { return nvml_.DriverVersion(); }

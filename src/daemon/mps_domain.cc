@@ -30,7 +30,6 @@ constexpr Time kAskEvery = std::chrono::seconds(10);
 // Several signs of a fault within so long are of one.
 constexpr Time kOneFault = std::chrono::milliseconds(500);
 constexpr uint64_t kMostLog = 1 << 20;
-constexpr char kGpusFile[] = "/gpus";
 
 std::vector<pid_t> Pids(const std::string& text) {
   std::vector<pid_t> pids;
@@ -41,12 +40,6 @@ std::vector<pid_t> Pids(const std::string& text) {
     if (error == std::errc() && end == line.data() + line.size() && pid > 1) pids.push_back(pid);
   }
   return pids;
-}
-
-std::string Joined(const std::vector<gpu::Uuid>& gpus) {
-  std::string text;
-  for (const gpu::Uuid& gpu : gpus) text += (text.empty() ? "" : ",") + gpu.ToString();
-  return text;
 }
 
 Status MakeDirectory(const std::string& path, mode_t mode) {
@@ -79,19 +72,16 @@ std::string_view Name(MpsDomain::State state) {
 }
 
 MpsDomain::MpsDomain(EventLoop& loop, const Clock& clock, const MpsPrograms& programs, Place place,
-                     std::vector<gpu::Uuid> gpus)
+                     MpsRecord record)
     : loop_(loop),
       clock_(clock),
       programs_(programs),
       place_(std::move(place)),
-      gpus_(std::move(gpus)),
-      control_(loop, programs, place_.dir + "/pipe", place_.dir + "/log") {}
+      record_(std::move(record)),
+      control_(loop, programs, record_.Adopted() ? record_.pipe_dir : place_.dir + "/pipe",
+               record_.Adopted() ? record_.log_dir : place_.dir + "/log") {}
 
 MpsDomain::~MpsDomain() = default;
-
-bool MpsDomain::Serves(const gpu::Uuid& gpu) const {
-  return std::find(gpus_.begin(), gpus_.end(), gpu) != gpus_.end();
-}
 
 std::string MpsDomain::NotNow() const {
   switch (state_) {
@@ -111,42 +101,32 @@ std::string MpsDomain::NotNow() const {
 
 void MpsDomain::Set(State state) {
   if (state_ == state) return;
-  LogInfo("MPS of {}: {}", Joined(gpus_), Name(state));
+  LogInfo("MPS of {}: {}", Joined(record_.gpus), Name(state));
   state_ = state;
   if (on_change) loop_.Post(on_change);
 }
 
 void MpsDomain::Fail(const Error& error) {
   failure_ = error;
+  LogWarning("MPS of {}: {}", Joined(record_.gpus), error.ToString());
   End();
 }
 
 Status MpsDomain::MakeDirectories() const {
   // Programs of other users write into the pipe directory's socket, so must reach it.
   const mode_t mode = place_.for_everyone ? 0755 : 0700;
-  for (const std::string& path : {place_.dir, control_.pipe_dir(), control_.log_dir()}) {
+  if (Status made = MakeDirectory(place_.dir, mode); !made) return made;
+  for (const std::string& path : {control_.pipe_dir(), control_.log_dir()}) {
+    if (record_.Adopted()) break;  // its owner's
     if (Status made = MakeDirectory(path, mode); !made) return made;
   }
-  std::ofstream file(place_.dir + kGpusFile, std::ios::trunc);
-  file << Joined(gpus_) << '\n';
-  file.close();
-  if (!file) return gpumux::Fail(Code::kUnavailable, fmt::format("cannot write {}{}", place_.dir, kGpusFile));
-  return {};
+  return WriteMpsRecord(place_.dir, record_);
 }
 
-Result<std::vector<gpu::Uuid>> MpsDomain::ReadGpus(const std::string& dir) {
-  std::ifstream file(dir + kGpusFile);
-  std::string line;
-  std::getline(file, line);
-  std::istringstream words(line);
-  std::vector<gpu::Uuid> gpus;
-  for (std::string word; std::getline(words, word, ',') && gpus.size() < 64;) {
-    const auto uuid = gpu::ParseUuid(word);
-    if (!uuid) return gpumux::Fail(Code::kInvalid, dir + " names no GPU");
-    gpus.push_back(*uuid);
-  }
-  if (gpus.empty()) return gpumux::Fail(Code::kNotFound, dir + " is of no MPS control daemon");
-  return gpus;
+Status MpsDomain::Keep(bool kept, bool exclusive) {
+  record_.kept = kept;
+  record_.exclusive = exclusive;
+  return WriteMpsRecord(place_.dir, record_);
 }
 
 void MpsDomain::Start() {
@@ -156,12 +136,15 @@ void MpsDomain::Start() {
     // One of an earlier gpumuxd.
     if (answer) return StartServer();
     if (answer.error().code == Code::kTimeout && control_.DaemonPid() != 0) return Silent();
+    if (record_.Adopted())
+      return Fail({Code::kUnavailable, "the MPS control daemon does not answer in " + control_.pipe_dir(),
+                   "see control.log in " + control_.log_dir()});
     StartDaemon();
   });
 }
 
 void MpsDomain::StartDaemon() {
-  control_.StartDaemon(Joined(gpus_), [this](const Result<std::string>& answer) {
+  control_.StartDaemon(Joined(record_.gpus), [this](const Result<std::string>& answer) {
     if (!answer)
       return Fail({answer.error().code, "the MPS control daemon did not start: " + answer.error().message,
                    "see control.log in " + control_.log_dir()});
@@ -186,7 +169,10 @@ void MpsDomain::StartServer() {
   control_.Ask("get_server_list", [this](const Result<std::string>& answer) {
     if (IsOver()) return;
     // The control daemon may have died meanwhile, before or after its server.
-    if (!answer) return control_.DaemonPid() == 0 ? StartDaemon() : Await(&MpsDomain::StartServer);
+    if (!answer) {
+      const bool again = control_.DaemonPid() == 0 && !record_.Adopted();
+      return again ? StartDaemon() : Await(&MpsDomain::StartServer);
+    }
     if (!Pids(*answer).empty()) return FindServer();
     const uid_t uid = programs_.every_user ? 0 : ::geteuid();
     control_.Ask(fmt::format("start_server -uid {}", uid),
@@ -306,7 +292,11 @@ void MpsDomain::DaemonDied() {
   daemon_.reset();
   if (state_ == State::kGone) return;
   if (state_ == State::kEnding) return Set(State::kGone);
-  LogWarning("the MPS control daemon of {} has died: starting another", Joined(gpus_));
+  if (record_.Adopted()) {
+    LogWarning("the MPS control daemon of {} has ended, which somebody else started", Joined(record_.gpus));
+    return Set(State::kGone);
+  }
+  LogWarning("the MPS control daemon of {} has died: starting another", Joined(record_.gpus));
   Set(State::kRecovering);
   deadline_ = clock_.Now() + kStartLimit;
   Await(&MpsDomain::StartDaemon);
@@ -328,6 +318,7 @@ void MpsDomain::Silent() {
 void MpsDomain::End() {
   if (IsOver()) return;
   step_ = {};
+  if (record_.Adopted()) return Set(State::kGone);
   const bool silent = state_ == State::kSilent;
   Set(State::kEnding);
   if (!daemon_) daemon_ = Watch(control_.DaemonPid(), &MpsDomain::DaemonDied);

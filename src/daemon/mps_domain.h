@@ -20,6 +20,7 @@
 #include "base/clock.h"
 #include "base/unique_fd.h"
 #include "daemon/mps_control.h"
+#include "daemon/mps_record.h"
 #include "daemon/tenant.h"
 #include "gpu/uuid.h"
 
@@ -30,12 +31,11 @@ class MpsDomain {
   enum class State { kStarting, kActive, kRecovering, kSilent, kEnding, kGone };
 
   struct Place {
-    std::string dir;  // its own; with `pipe`, `log` and a file with its GPUs
+    std::string dir;  // its own; with its record and, unless it is adopted, `pipe` and `log`
     bool for_everyone = false;
   };
 
-  MpsDomain(EventLoop& loop, const Clock& clock, const MpsPrograms& programs, Place place,
-            std::vector<gpu::Uuid> gpus);
+  MpsDomain(EventLoop& loop, const Clock& clock, const MpsPrograms& programs, Place place, MpsRecord record);
   ~MpsDomain();
 
   // Told each change, from the loop: what `state` says then.
@@ -43,8 +43,8 @@ class MpsDomain {
   // The server's clients have an error for good: by a fault on the GPU, or by the server's death.
   std::function<void(bool fault)> on_lost_work;
 
-  // Starts it, or takes over one that answers in this place. The directory and
-  // the file with its GPUs are made here.
+  // Starts it, or takes over one that answers in this place: of an adopted one that is the
+  // only way. The directory and its record are made here.
   void Start();
   // A domain that failed to start ends, and this says why.
   const std::optional<Error>& failure() const { return failure_; }
@@ -53,8 +53,11 @@ class MpsDomain {
   void AskNow(std::function<void()> answered);
   // Looks after it; once a second.
   void Tick();
-  // Ends daemon and server; with clients these are ended too, after `patience`.
+  // Ends daemon and server, with the clients that are left. An adopted one is let go: it is
+  // somebody else's, and goes on.
   void End();
+  // Whether it stays without tenants, and its GPUs' compute mode. In its record too.
+  Status Keep(bool kept, bool exclusive);
   // The clients that the server has now: asks, and calls back.
   void AskClients(std::function<void(Result<std::set<pid_t>>)> answer);
   // The server ends the client's work; it may be killed then. Calls back when
@@ -64,8 +67,9 @@ class MpsDomain {
   State state() const { return state_; }
   // Why nobody new can start just now; empty: they can.
   std::string NotNow() const;
-  const std::vector<gpu::Uuid>& gpus() const { return gpus_; }
-  bool Serves(const gpu::Uuid& gpu) const;
+  const MpsRecord& record() const { return record_; }
+  const std::vector<gpu::Uuid>& gpus() const { return record_.gpus; }
+  bool Serves(const gpu::Uuid& gpu) const { return record_.Serves(gpu); }
   pid_t server_pid() const { return server_ ? server_->pid : 0; }
   pid_t daemon_pid() const { return daemon_ ? daemon_->pid : 0; }
   // The control daemon's, also while it was not heard of yet.
@@ -75,9 +79,6 @@ class MpsDomain {
   std::string LogDirectory() const { return control_.log_dir(); }
   unsigned faults() const { return faults_; }
   unsigned server_deaths() const { return server_deaths_; }
-
-  // The GPUs of a domain whose directory this is.
-  static Result<std::vector<gpu::Uuid>> ReadGpus(const std::string& dir);
 
  private:
   // A process that is not our child, until its end.
@@ -110,7 +111,7 @@ class MpsDomain {
   const Clock& clock_;
   const MpsPrograms& programs_;
   Place place_;
-  std::vector<gpu::Uuid> gpus_;
+  MpsRecord record_;
   MpsControl control_;
   State state_ = State::kStarting;
   std::optional<Error> failure_;

@@ -84,7 +84,7 @@ class MpsDomainTest : public ::testing::Test {
 };
 
 TEST_F(MpsDomainTest, OneThatFailsToStartLeavesNoControlDaemon) {
-  MpsDomain domain(loop_, clock_, programs_, {dir_ + "/domain", false}, {gpu::Uuid{}});
+  MpsDomain domain(loop_, clock_, programs_, {dir_ + "/domain", false}, {.gpus = {gpu::Uuid{}}});
   domain.Start();
   ASSERT_TRUE(RunUntil([&] { return domain.daemon_pid() != 0; }));
   clock_.Advance(std::chrono::seconds(21));
@@ -96,7 +96,7 @@ TEST_F(MpsDomainTest, OneThatFailsToStartLeavesNoControlDaemon) {
 }
 
 TEST_F(MpsDomainTest, HasTwentySecondsToStart) {
-  MpsDomain domain(loop_, clock_, programs_, {dir_ + "/domain", false}, {gpu::Uuid{}});
+  MpsDomain domain(loop_, clock_, programs_, {dir_ + "/domain", false}, {.gpus = {gpu::Uuid{}}});
   domain.Start();
   ASSERT_TRUE(RunUntil([&] { return domain.daemon_pid() != 0; }));
   clock_.Advance(std::chrono::milliseconds(19'900));
@@ -111,7 +111,7 @@ TEST_F(MpsDomainTest, TellsAListOfClientsFromWordsThatAreNone) {
   // The server is any process.
   Answer("get_server_list", std::to_string(::getpid()) + "\n");
   Answer("get_server_status", "ACTIVE\n");
-  MpsDomain domain(loop_, clock_, programs_, {dir_ + "/domain", false}, {gpu::Uuid{}});
+  MpsDomain domain(loop_, clock_, programs_, {dir_ + "/domain", false}, {.gpus = {gpu::Uuid{}}});
   domain.Start();
   ASSERT_TRUE(RunUntil([&] { return domain.state() == State::kActive; }));
   std::vector<std::string> answers;
@@ -134,7 +134,7 @@ TEST_F(MpsDomainTest, TellsAListOfClientsFromWordsThatAreNone) {
 TEST_F(MpsDomainTest, SeesAFaultThatIsWrittenWhileItAsks) {
   Answer("get_server_list", std::to_string(::getpid()) + "\n");
   Answer("get_server_status", "ACTIVE\n");
-  MpsDomain domain(loop_, clock_, programs_, {dir_ + "/domain", false}, {gpu::Uuid{}});
+  MpsDomain domain(loop_, clock_, programs_, {dir_ + "/domain", false}, {.gpus = {gpu::Uuid{}}});
   unsigned faults = 0;
   domain.on_lost_work = [&](bool fault) { faults += fault ? 1 : 0; };
   domain.Start();

@@ -42,11 +42,21 @@ MpsPrograms ProgramsOf(const gpu::GpuSource& source, bool for_everyone) {
   return programs;
 }
 
+// Clients of two servers take turns with each other, and share no promise.
+std::string OtherServerOn(const GpuState& gpu) {
+  for (const auto& [pid, stranger] : gpu.strangers) {
+    if (stranger.name.starts_with("nvidia-cuda-mps"))
+      return fmt::format("another MPS server is on it: {} (gpumux mps status)", stranger.Describe());
+  }
+  return "";
+}
+
 }  // namespace
 
-MpsService::MpsService(Machine& machine, Tenants& tenants, EventLog& events, EventLoop& loop,
+MpsService::MpsService(Machine& machine, gpu::Nvml& nvml, Tenants& tenants, EventLog& events, EventLoop& loop,
                        const Clock& clock, MpsSettings settings)
     : machine_(machine),
+      compute_mode_(nvml),
       tenants_(tenants),
       events_(events),
       loop_(loop),
@@ -58,20 +68,32 @@ MpsService::~MpsService() = default;
 
 void MpsService::TakeOver() {
   std::error_code none;
-  for (const auto& entry : std::filesystem::directory_iterator(settings_.dir, none)) {
-    const auto gpus = MpsDomain::ReadGpus(entry.path().string());
-    if (!gpus) continue;
-    const bool here = std::all_of(gpus->begin(), gpus->end(),
-                                  [&](const gpu::Uuid& gpu) { return machine_.Find(gpu).has_value(); });
-    if (!here || programs_.control.empty()) continue;
-    const MpsControl control(loop_, programs_, entry.path().string() + "/pipe", "");
-    if (control.DaemonPid() != 0) Add(*gpus, entry.path().string());
-  }
+  std::vector<std::string> dirs;
+  for (const auto& entry : std::filesystem::directory_iterator(settings_.dir, none))
+    dirs.push_back(entry.path().string());
+  for (const std::string& dir : dirs) TakeOverFrom(dir);
 }
 
-MpsDomain& MpsService::Add(std::vector<gpu::Uuid> gpus, const std::string& dir) {
+void MpsService::TakeOverFrom(const std::string& dir) {
+  const auto record = ReadMpsRecord(dir);
+  if (!record) return;
+  const bool here = std::all_of(record->gpus.begin(), record->gpus.end(), [&](const gpu::Uuid& gpu) {
+    return machine_.Find(gpu).has_value() && !Find(gpu);
+  });
+  const std::string pipe_dir = record->Adopted() ? record->pipe_dir : dir + "/pipe";
+  const bool lives = MpsControl(loop_, programs_, pipe_dir, "").DaemonPid() != 0;
+  // One that is kept is started again; somebody else's is not ours to start.
+  if (here && !programs_.control.empty() && (lives || (record->kept && !record->Adopted())))
+    return static_cast<void>(Add(*record, dir));
+  compute_mode_.PutBack(dir);
+  if (lives || MpsComputeMode::IsSet(dir)) return;
+  std::error_code none;
+  std::filesystem::remove_all(dir, none);
+}
+
+MpsDomain& MpsService::Add(MpsRecord record, const std::string& dir) {
   domains_.push_back(std::make_unique<MpsDomain>(
-      loop_, clock_, programs_, MpsDomain::Place{dir, settings_.for_everyone}, std::move(gpus)));
+      loop_, clock_, programs_, MpsDomain::Place{dir, settings_.for_everyone}, std::move(record)));
   MpsDomain& domain = *domains_.back();
   domain.on_change = [this] { Changed(); };
   domain.on_lost_work = [this, &domain](bool fault) {
@@ -106,23 +128,26 @@ std::string MpsService::FreeDirectory(const gpu::Uuid& first) const {
   return dir;
 }
 
-void MpsService::Prepare(const std::vector<gpu::Uuid>& gpus, std::function<void(Status)> ready) {
+Status MpsService::CanStart(const std::string& dir) const {
   if (programs_.control.empty()) {
-    return ready(Fail(Code::kUnsupported, "nvidia-cuda-mps-control is not installed",
-                      "install the package of the driver that has it (cuda-compat or nvidia-compute-utils)"));
+    return Fail(Code::kUnsupported, "nvidia-cuda-mps-control is not installed",
+                "install the package of the driver that has it (cuda-compat or nvidia-compute-utils)");
   }
-  const std::string dir = FreeDirectory(gpus.front());
   if (dir.size() > kMaxDirBytes) {
-    return ready(Fail(Code::kUnsupported, fmt::format("the path of MPS's sockets would be too long: {}", dir),
-                      "set GPUMUX_RUNTIME_DIR to a shorter path"));
+    return Fail(Code::kUnsupported, fmt::format("the path of MPS's sockets would be too long: {}", dir),
+                "set GPUMUX_RUNTIME_DIR to a shorter path");
   }
   // The mode in any case: programs of other users must get through.
   const mode_t mode = settings_.for_everyone ? 0755 : 0700;
   if ((::mkdir(settings_.dir.c_str(), mode) != 0 && errno != EEXIST) ||
-      ::chmod(settings_.dir.c_str(), mode) != 0) {
-    return ready(
-        Fail(Code::kUnavailable, fmt::format("cannot make {}: {}", settings_.dir, std::strerror(errno))));
-  }
+      ::chmod(settings_.dir.c_str(), mode) != 0)
+    return Fail(Code::kUnavailable, fmt::format("cannot make {}: {}", settings_.dir, std::strerror(errno)));
+  return {};
+}
+
+void MpsService::Prepare(const std::vector<gpu::Uuid>& gpus, std::function<void(Status)> ready) {
+  const std::string dir = FreeDirectory(gpus.front());
+  if (Status can = CanStart(dir); !can) return ready(can);
   awaiting_.push_back({gpus, std::move(ready)});
   if (!Serving(gpus)) {
     // Others without tenants on these GPUs make way; Changed() goes on then.
@@ -132,11 +157,55 @@ void MpsService::Prepare(const std::vector<gpu::Uuid>& gpus, std::function<void(
           std::any_of(gpus.begin(), gpus.end(), [&](const gpu::Uuid& gpu) { return domain->Serves(gpu); });
       if (!overlaps) continue;
       in_the_way = true;
-      domain->End();
+      End(*domain);
     }
-    if (!in_the_way) Add(gpus, dir);
+    if (!in_the_way) Add({.gpus = gpus}, dir);
   }
   loop_.Post([this] { Changed(); });
+}
+
+void MpsService::Adopt(MpsRecord record, std::function<void(Status)> ready) {
+  const std::string dir = FreeDirectory(record.gpus.front());
+  if (Status can = CanStart(dir); !can) return ready(can);
+  awaiting_.push_back({record.gpus, std::move(ready)});
+  Add(std::move(record), dir);
+  loop_.Post([this] { Changed(); });
+}
+
+Status MpsService::Keep(MpsDomain& domain, bool exclusive) {
+  if (Status kept = domain.Keep(true, exclusive || domain.record().exclusive); !kept) return kept;
+  given_up_.erase(&domain);
+  if (!exclusive) return {};
+  Status set = compute_mode_.SetExclusive(domain.dir(), domain.gpus());
+  if (!set) (void)domain.Keep(true, false);
+  machine_.ReadComputeModes();
+  return set;
+}
+
+Status MpsService::GiveUp(MpsDomain& domain) {
+  Status given = domain.Keep(false, false);
+  compute_mode_.PutBack(domain.dir());
+  machine_.ReadComputeModes();
+  given_up_.insert(&domain);
+  if (!HasTenants(domain)) End(domain);
+  return given;
+}
+
+void MpsService::End(MpsDomain& domain) {
+  compute_mode_.PutBack(domain.dir());
+  machine_.ReadComputeModes();
+  domain.End();
+}
+
+// Of domains that a gpumuxd of before kept so.
+void MpsService::SetComputeModes() {
+  for (const auto& domain : domains_) {
+    const bool wants = domain->record().exclusive && domain->state() == MpsDomain::State::kActive;
+    if (!wants || MpsComputeMode::IsSet(domain->dir())) continue;
+    if (Status set = Keep(*domain, true); !set)
+      LogError("MPS of {}: not in exclusive compute mode: {}", Joined(domain->gpus()),
+               set.error().ToString());
+  }
 }
 
 bool MpsService::TellOne() {
@@ -152,20 +221,33 @@ bool MpsService::TellOne() {
   return false;
 }
 
+void MpsService::Forget(const MpsDomain& domain) {
+  compute_mode_.PutBack(domain.dir());
+  const bool again = domain.record().kept && !domain.record().Adopted() && !domain.failure() && !leaving_;
+  if (again)
+    loop_.Post([this, record = domain.record(), dir = domain.dir()] {
+      if (!Find(record.gpus.front())) Add(record, dir);
+    });
+  if (!domain.record().kept) ForgetMpsRecord(domain.dir());
+  unused_since_.erase(&domain);
+  given_up_.erase(&domain);
+}
+
 void MpsService::Changed() {
+  SetComputeModes();
   while (TellOne()) {
   }
   std::erase_if(domains_, [&](const auto& domain) {
     // One that failed stays as long as it has tenants; who came while one ended gets the next.
     const bool gone =
         domain->state() == MpsDomain::State::kGone && (!domain->failure() || !HasTenants(*domain));
-    if (gone) unused_since_.erase(domain.get());
+    if (gone) Forget(*domain);
     return gone;
   });
   for (const Awaiting& waits : awaiting_) {
     const bool free = std::none_of(waits.gpus.begin(), waits.gpus.end(),
                                    [&](const gpu::Uuid& gpu) { return Find(gpu) != nullptr; });
-    if (free) Add(waits.gpus, FreeDirectory(waits.gpus.front()));
+    if (free) Add({.gpus = waits.gpus}, FreeDirectory(waits.gpus.front()));
   }
   if (on_room) on_room();
 }
@@ -178,12 +260,18 @@ bool MpsService::IsServer(const gpu::Uuid& gpu, pid_t pid) const {
   return stat && stat->parent > 1 && stat->parent == domain->control_pid();
 }
 
-bool MpsService::HasTenants(const MpsDomain& domain) const {
+std::vector<const Tenant*> MpsService::TenantsOf(const MpsDomain& domain) const {
+  std::vector<const Tenant*> found;
   for (const auto& [id, tenant] : tenants_.live()) {
     if (tenant->mode == core::Mode::kMps && !tenant->shares.empty() && domain.Serves(tenant->shares[0].gpu))
-      return true;
+      found.push_back(tenant.get());
   }
-  return std::any_of(awaiting_.begin(), awaiting_.end(),
+  return found;
+}
+
+bool MpsService::HasTenants(const MpsDomain& domain) const {
+  return !TenantsOf(domain).empty() ||
+         std::any_of(awaiting_.begin(), awaiting_.end(),
                      [&](const Awaiting& waits) { return domain.Serves(waits.gpus.front()); });
 }
 
@@ -200,12 +288,13 @@ void MpsService::Tick() {
     domain->Tick();
     const MpsDomain* key = domain.get();
     if (domain->state() == MpsDomain::State::kSilent && !HasPrograms(*domain)) {
-      domain->End();
-    } else if (HasTenants(*domain)) {
+      End(*domain);
+    } else if (HasTenants(*domain) || domain->record().kept) {
       unused_since_.erase(key);
-    } else if (clock_.Now() - unused_since_.try_emplace(key, clock_.Now()).first->second >=
-               settings_.idle_time) {
-      domain->End();
+    } else if (given_up_.contains(key) ||
+               clock_.Now() - unused_since_.try_emplace(key, clock_.Now()).first->second >=
+                   settings_.idle_time) {
+      End(*domain);
     }
   }
 }
@@ -216,8 +305,9 @@ bool MpsService::Ending() const {
 }
 
 void MpsService::EndUnused() {
+  leaving_ = true;
   for (const auto& domain : domains_) {
-    if (!HasTenants(*domain)) domain->End();
+    if (!HasTenants(*domain)) End(*domain);
   }
 }
 
@@ -228,10 +318,12 @@ core::MpsSnapshot MpsService::Snapshot(size_t gpu_index) const {
   const MpsDomain* domain = Find(gpu.device.uuid);
   // Until NVML shows it, it is still to come.
   if (gpu.mps_server_bytes == 0) snapshot.server_bytes = gpu.cost.mps_server_bytes;
-  if (domain && HasTenants(*domain)) {
+  if (domain && (HasTenants(*domain) || domain->record().kept)) {
     snapshot.domain = domain->gpus();
-    snapshot.not_now = domain->NotNow();
+    snapshot.not_now =
+        given_up_.contains(domain) ? "its MPS is stopped, once its tenants have ended" : domain->NotNow();
   }
+  if (const std::string other = OtherServerOn(gpu); !other.empty()) snapshot.not_now = other;
   snapshot.clients = PlacesTaken(tenants_, gpu_index);
   return snapshot;
 }

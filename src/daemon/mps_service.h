@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -24,8 +25,9 @@ struct MpsSettings {
 // MPS on this machine: which control daemons there are, and who is served by which.
 class MpsService {
  public:
-  MpsService(Machine& machine, Tenants& tenants, EventLog& events, EventLoop& loop, const Clock& clock,
-             MpsSettings settings);
+  // `nvml` must outlive it.
+  MpsService(Machine& machine, gpu::Nvml& nvml, Tenants& tenants, EventLog& events, EventLoop& loop,
+             const Clock& clock, MpsSettings settings);
   ~MpsService();
 
   // Domains that an earlier daemon left. Before its leases are taken over.
@@ -33,6 +35,13 @@ class MpsService {
   // Calls back, from the loop, when a domain serves all of these GPUs: then a
   // program may be started, or it says why not.
   void Prepare(const std::vector<gpu::Uuid>& gpus, std::function<void(Status)> ready);
+  // The domain that Prepare made stays, with tenants or without, until it is given up.
+  // `exclusive`: in exclusive compute mode. kDenied: that needs root.
+  Status Keep(MpsDomain& domain, bool exclusive);
+  // It ends, at once or with its last tenant; its GPUs' compute mode is as before at once.
+  Status GiveUp(MpsDomain& domain);
+  // A control daemon that somebody else started serves tenants from now on. Calls back as Prepare.
+  void Adopt(MpsRecord record, std::function<void(Status)> ready);
   // What a client of the tenant gets in its environment; empty for other modes.
   std::map<std::string, std::string> EnvironmentOf(const Tenant& tenant) const;
   // As far as tenants of a GPU are clients of MPS.
@@ -51,6 +60,10 @@ class MpsService {
   MpsDomain* Find(const gpu::Uuid& gpu) const;
   // The process is the server of the GPU's domain: its bytes are ours, and no stranger's.
   bool IsServer(const gpu::Uuid& gpu, pid_t pid) const;
+  // The domain of all of these GPUs, or null.
+  MpsDomain* Serving(const std::vector<gpu::Uuid>& gpus) const;
+  // The tenants that are clients of the domain, or will be.
+  std::vector<const Tenant*> TenantsOf(const MpsDomain& domain) const;
 
   // Work of the domain's clients is lost: by a fault, or with the server.
   std::function<void(const MpsDomain& domain, bool fault)> on_lost_work;
@@ -62,8 +75,14 @@ class MpsService {
     std::vector<gpu::Uuid> gpus;
     std::function<void(Status)> ready;
   };
-  MpsDomain& Add(std::vector<gpu::Uuid> gpus, const std::string& dir);
-  MpsDomain* Serving(const std::vector<gpu::Uuid>& gpus) const;
+  MpsDomain& Add(MpsRecord record, const std::string& dir);
+  // Its directory can be made; and the program is there.
+  Status CanStart(const std::string& dir) const;
+  void End(MpsDomain& domain);
+  void TakeOverFrom(const std::string& dir);
+  void SetComputeModes();
+  // It is gone. One that is kept is started again, unless it cannot be.
+  void Forget(const MpsDomain& domain);
   std::string FreeDirectory(const gpu::Uuid& first) const;
   bool HasTenants(const MpsDomain& domain) const;
   // Of its tenants, others than those that wait to be started.
@@ -73,6 +92,7 @@ class MpsService {
   bool TellOne();
 
   Machine& machine_;
+  MpsComputeMode compute_mode_;
   Tenants& tenants_;
   EventLog& events_;
   EventLoop& loop_;
@@ -81,6 +101,8 @@ class MpsService {
   MpsPrograms programs_;
   std::vector<std::unique_ptr<MpsDomain>> domains_;
   std::map<const MpsDomain*, Time> unused_since_;
+  std::set<const MpsDomain*> given_up_;
+  bool leaving_ = false;
   std::vector<Awaiting> awaiting_;
 };
 

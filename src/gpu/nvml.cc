@@ -36,6 +36,7 @@ struct Functions {
   nvmlReturn_t (*memory_v2)(nvmlDevice_t, nvmlMemory_v2_t*) = nullptr;
   nvmlReturn_t (*memory_v1)(nvmlDevice_t, nvmlMemory_t*) = nullptr;
   nvmlReturn_t (*compute_mode)(nvmlDevice_t, nvmlComputeMode_t*) = nullptr;
+  nvmlReturn_t (*set_compute_mode)(nvmlDevice_t, nvmlComputeMode_t) = nullptr;
   nvmlReturn_t (*cpu_affinity)(nvmlDevice_t, unsigned, unsigned long*) = nullptr;
   nvmlReturn_t (*memory_affinity)(nvmlDevice_t, unsigned, unsigned long*, unsigned scope) = nullptr;
   nvmlReturn_t (*mig_mode)(nvmlDevice_t, unsigned*, unsigned*) = nullptr;
@@ -155,6 +156,20 @@ class NvmlLibrary final : public Nvml {
     return ComputeMode::kUnknown;
   }
 
+  Status SetMode(const Uuid& gpu, ComputeMode mode) override {
+    auto device = Find(gpu);
+    if (!device) return tl::unexpected(device.error());
+    if (!api_.set_compute_mode) return Nvml::SetMode(gpu, mode);
+    nvmlComputeMode_t value = NVML_COMPUTEMODE_DEFAULT;
+    if (mode == ComputeMode::kProhibited) value = NVML_COMPUTEMODE_PROHIBITED;
+    if (mode == ComputeMode::kExclusiveProcess) value = NVML_COMPUTEMODE_EXCLUSIVE_PROCESS;
+    const nvmlReturn_t result = api_.set_compute_mode(*device, value);
+    if (result == NVML_ERROR_NO_PERMISSION)
+      return Fail(Code::kDenied, "the compute mode of a GPU is set by root alone");
+    if (result != NVML_SUCCESS) return Error(result, "compute mode of " + gpu.ToString());
+    return {};
+  }
+
   Result<Locality> Near(const Uuid& gpu) override {
     auto device = Find(gpu);
     if (!device) return tl::unexpected(device.error());
@@ -216,6 +231,7 @@ class NvmlLibrary final : public Nvml {
     Symbol(api_.memory_v2, "nvmlDeviceGetMemoryInfo_v2");
     Symbol(api_.memory_v1, "nvmlDeviceGetMemoryInfo");
     Symbol(api_.compute_mode, "nvmlDeviceGetComputeMode");
+    Symbol(api_.set_compute_mode, "nvmlDeviceSetComputeMode");
     Symbol(api_.cpu_affinity, "nvmlDeviceGetCpuAffinity");
     Symbol(api_.memory_affinity, "nvmlDeviceGetMemoryAffinity");
     Symbol(api_.mig_mode, "nvmlDeviceGetMigMode");

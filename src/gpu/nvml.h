@@ -67,6 +67,11 @@ class Nvml {
   // Compute and graphics processes, each pid once.
   virtual Result<std::vector<ProcessUse>> Processes(const Uuid& gpu) = 0;
   virtual Result<ComputeMode> Mode(const Uuid& gpu) = 0;
+  // For every program of the machine, until it is set again or the driver is loaded
+  // anew. kDenied: needs root. `mode`: not kUnknown.
+  virtual Status SetMode(const Uuid&, ComputeMode) {
+    return Fail(Code::kUnsupported, "this NVML does not set the compute mode");
+  }
   // By its cores and the generation of its architecture. kUnsupported where
   // it does not tell, or the generation is not known.
   virtual Result<unsigned> Multiprocessors(const Uuid& gpu);
