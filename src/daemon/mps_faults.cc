@@ -2,6 +2,7 @@
 #include "daemon/mps_faults.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 
 #include <algorithm>
 #include <optional>
@@ -16,6 +17,12 @@ constexpr Time kRemembered = std::chrono::seconds(5);
 constexpr Time kNoticed = std::chrono::milliseconds(50);
 constexpr size_t kMostDead = 1024;
 constexpr size_t kFaultsRemembered = 8;
+
+// Before the loop comes to tell it.
+bool HasEnded(const Member& member) {
+  pollfd poll{member.pidfd.get(), POLLIN, 0};
+  return ::poll(&poll, 1, 0) == 1;
+}
 
 }  // namespace
 
@@ -60,9 +67,15 @@ std::vector<MpsFaults::Client> MpsFaults::ClientsOf(const MpsDomain& domain) {
   for (const auto& [id, tenant] : tenants_.live()) {
     if (tenant->mode != core::Mode::kMps || !domain.Serves(tenant->shares[0].gpu)) continue;
     for (const auto& [key, member] : tenant->members) {
+      if (member.died) continue;
       const bool on_gpu = std::any_of(member.gpus.begin(), member.gpus.end(),
                                       [](const Member::Gpu& gpu) { return gpu.IsUsed(); });
-      if (on_gpu && !member.died) clients.push_back(Look(*tenant, member));
+      Client client = Look(*tenant, member);
+      // Its descriptors are closed before its end is told: the driver has nothing of it any
+      // more, its guard hung up, and it was at work a moment ago.
+      const bool ends = (member.page && client.busy && member.sessions == 0 && !on_gpu) || HasEnded(member);
+      if (ends) client.died = clock_.Now();
+      if (on_gpu || ends) clients.push_back(std::move(client));
     }
   }
   return clients;
