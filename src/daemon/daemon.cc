@@ -98,7 +98,10 @@ struct Daemon::Parts {
     sessions.mps_place = [this](Tenant& tenant, Member& member, unsigned slot, uint32_t driver_error) {
       return mps_places.Ask(tenant, member, slot, driver_error);
     };
-    mps.on_lost_work = [this](const MpsDomain& domain, bool fault) { mps_faults.WorkIsLost(domain, fault); };
+    mps.on_lost_work = [this](const MpsDomain& domain, bool fault) {
+      keeper.Look();
+      mps_faults.WorkIsLost(domain, fault);
+    };
     mps.on_room = [this] {
       leases.ScheduleSoon();
       LeaveIfDone();
@@ -107,6 +110,8 @@ struct Daemon::Parts {
     reclaim.allocating = [this](core::ProcessKey process) { return desk.Waits(process); };
     leases.on_process = keeper.on_lost = [this] { keeper.Hold(WhatToKeep(machine, tenants)); };
     keeper.on_connected = [this] { held.CallAgain(); };
+    keeper.on_gone = [this] { held.KeeperGone(); };
+    held.on_let_go = [this](const Member& member) { mps_faults.NoteLetGo(member); };
     reaper.on_died = [this](Tenant& tenant, Member& member) {
       held.Died(tenant, member);
       mps_faults.NoteDeath(tenant, member);

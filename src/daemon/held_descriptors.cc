@@ -20,6 +20,8 @@ namespace {
 constexpr unsigned kTimesTheBacklog = 3;
 // Nothing was launched, or all of it has ended: a copy may still be under way.
 constexpr Time kHoldIdle = std::chrono::milliseconds(200);
+// The keeper saw the death a little before the daemon did.
+constexpr Time kAboutOver = std::chrono::milliseconds(100);
 // Of the keeper's items: one for the process and one for each message.
 constexpr size_t kMostItems = GPUMUX_KEEPER_MAX_ITEMS / 2;
 
@@ -74,6 +76,7 @@ bool HeldDescriptors::StartRound(Member& member, uint32_t count) {
   if (held.came < held.coming && !held.group.empty()) keeper_.Release(held.group);
   if (held.came == held.coming) held.group_before = held.group;
   ++held.round;
+  held.lost = false;
   held.coming = count;
   held.came = 0;
   held.group = count > 0 ? NewGroup(member) : std::string();
@@ -160,13 +163,13 @@ void HeldDescriptors::Died(Tenant& tenant, Member& member) {
                                                     [](const Member::Gpu& gpu) { return gpu.contexts == 0; });
   held.hold = over ? std::min(kHoldIdle, times_.least) : times_.For(work);
   held.under_way = !over && work.launches > work.done;
-  const uint32_t have = held.held > 0 ? held.held : held.came;
+  uint32_t have = held.held > 0 ? held.held : held.came;
   if (have > 0) {
     keeper_.LingerFor(held.group, held.hold, /*dead=*/false);
     if (!held.group_before.empty()) keeper_.LingerFor(held.group_before, held.hold, /*dead=*/false);
-  } else {
-    held.hold = {};
   }
+  if (held.lost) have = 0;
+  if (have == 0) held.hold = {};
   if (!held.under_way) return;
   events_.Note(
       About(EventKind::kDiedAtWork, tenant,
@@ -178,10 +181,36 @@ void HeldDescriptors::Died(Tenant& tenant, Member& member) {
 }
 
 void HeldDescriptors::Freed(const Tenant& tenant, const Member& member) {
-  if (!member.held.under_way || member.held.hold == Time{} || !member.died) return;
-  events_.Note(About(EventKind::kLetGo, tenant,
-                     fmt::format("pid {}: let go, and its memory is free again after {}", member.process.pid,
-                                 Seconds(clock_.Now() - *member.died))));
+  // Perhaps because the keeper has died.
+  keeper_.Look();
+  const HeldOfProcess& held = member.held;
+  if (held.under_way && held.hold != Time{} && member.died) {
+    const Time after = clock_.Now() - *member.died;
+    const bool early = !held.lost && after + kAboutOver < held.hold;
+    events_.Note(
+        About(EventKind::kLetGo, tenant,
+              fmt::format("pid {}: let go, and its memory is free again after {}{}", member.process.pid,
+                          Seconds(after), early ? ", before the end of the hold" : "")));
+  }
+  if (on_let_go) on_let_go(member);
+}
+
+void HeldDescriptors::KeeperGone() {
+  for (const auto& [id, tenant] : tenants_.live()) {
+    for (auto& [key, member] : tenant->members) {
+      HeldOfProcess& held = member.held;
+      if (held.held + held.came > 0) held.lost = true;
+      if (!member.died || !held.under_way || held.hold == Time{}) continue;
+      const Time gone = clock_.Now() - *member.died;
+      if (gone + kAboutOver >= held.hold) continue;
+      held.hold = gone;
+      if (on_let_go) on_let_go(member);
+      events_.Note(About(EventKind::kLetGo, *tenant,
+                         fmt::format("pid {}: let go after {}, for the keeper has died: the work of its "
+                                     "neighbours may be lost, by error 700",
+                                     member.process.pid, Seconds(gone))));
+    }
+  }
 }
 
 void HeldDescriptors::CallAgain() {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -49,10 +50,15 @@ class HeldDescriptors {
   void Died(Tenant& tenant, Member& member);
   // The driver has the dead process's memory back.
   void Freed(const Tenant& tenant, const Member& member);
+  // The keeper has died, and what it held is closed.
+  void KeeperGone();
   // The keeper may know nothing: everybody shall send again.
   void CallAgain();
   // Times that have changed, and programs that went without a word.
   void Tick();
+
+  // Nothing of a dead process is held any more.
+  std::function<void(const Member& member)> on_let_go;
 
  private:
   bool StartRound(Member& member, uint32_t count);

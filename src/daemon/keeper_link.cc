@@ -127,11 +127,21 @@ void KeeperLink::Lost(const std::string& why) {
   if (on_lost) loop_.Post(on_lost);
 }
 
+void KeeperLink::Gone(const std::string& why) {
+  Lost(why);
+  if (on_gone) on_gone();
+}
+
+void KeeperLink::Look() {
+  if (socket_.valid()) Readable();
+}
+
 // It says nothing unasked.
 void KeeperLink::Readable() {
   const auto received = socket_.Receive();
   if (received && received->what == ipc::Received::What::kWouldBlock) return;
-  Lost(received && received->what == ipc::Received::What::kClosed ? "is gone" : "says what none says");
+  if (received && received->what == ipc::Received::What::kClosed) return Gone("is gone");
+  Lost("says what none says");
 }
 
 std::vector<UniqueFd> KeeperLink::Take() {
@@ -189,7 +199,10 @@ bool KeeperLink::SendFrame(const gpumux_keeper_frame& frame, std::span<const int
     ::poll(&poll, 1, 1);
     sent = socket_.Send(bytes, fds);
   }
-  if (!sent) Lost("cannot be told: " + sent.error().message);
+  if (!sent && sent.error().code == Code::kUnavailable)
+    Gone("is gone");
+  else if (!sent)
+    Lost("cannot be told: " + sent.error().message);
   return sent.has_value();
 }
 

@@ -54,15 +54,21 @@ class KeeperLink {
   // Groups that an earlier daemon has left to linger, as Take() found them.
   std::vector<std::string> TakeLingering() { return std::exchange(lingering_, {}); }
 
+  // Whether it still lives is looked at now: its end may be about to be told.
+  void Look();
+
   // The keeper has died or was hung up on: the time to say Hold again.
   std::function<void()> on_lost;
   // A keeper was found, which may know nothing.
   std::function<void()> on_connected;
+  // It hung up, as one that dies: nothing of what it held is held any more.
+  std::function<void()> on_gone;
 
  private:
   bool Connect();
   bool Start();
   void Lost(const std::string& why);
+  void Gone(const std::string& why);
   // Finds one, or starts one, but not twice in a second.
   bool BeConnected();
   bool Send(unsigned type, const KeptName& name, const Kept* item);

@@ -32,6 +32,7 @@ MpsFaults::Client MpsFaults::Look(const Tenant& tenant, const Member& member) co
   Client client;
   client.tenant = tenant.id;
   client.owner = tenant.uid;
+  client.process = member.process;
   client.name = tenant.request.ask.name;
   client.died = member.died.value_or(Time(0));
   client.hold = member.held.hold;
@@ -56,6 +57,12 @@ void MpsFaults::NoteDeath(const Tenant& tenant, const Member& member) {
   if (client.died == Time(0)) client.died = clock_.Now();
   dead_.push_back(std::move(client));
   if (dead_.size() > kMostDead) dead_.pop_front();
+}
+
+void MpsFaults::NoteLetGo(const Member& member) {
+  for (Client& each : dead_) {
+    if (each.process == member.process) each.hold = std::min(each.hold, clock_.Now() - each.died);
+  }
 }
 
 std::vector<MpsFaults::Client> MpsFaults::ClientsOf(const MpsDomain& domain) {

@@ -22,6 +22,8 @@ class MpsFaults {
 
   // A process of a tenant is dead; its page is still there.
   void NoteDeath(const Tenant& tenant, const Member& member);
+  // Nothing holds the dead process's descriptors any more.
+  void NoteLetGo(const Member& member);
   // Marks the tenants that lost work (Tenant::lost_work), and names the culprit.
   void WorkIsLost(const MpsDomain& domain, bool fault);
   // A tenant's program failed: was that a fault which nobody has noticed yet?
@@ -33,6 +35,7 @@ class MpsFaults {
   struct Client {
     std::string tenant, name;  // the tenant's id and name
     uid_t owner = 0;
+    ProcessName process;
     // The same over several runs.
     std::string Whose() const;
     Time died{};  // 0: lives

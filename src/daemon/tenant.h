@@ -42,6 +42,7 @@ struct HeldOfProcess {
   std::string group;         // in the keeper, of this round
   std::string group_before;  // of the last whole one, while this one comes
   Time hold{};               // how long they outlive it, as the keeper was told
+  bool lost = false;         // all of it, with the keeper
   bool under_way = false;    // it died with work under way
 };
 

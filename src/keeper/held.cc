@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/kill_point.h"
 #include "keeper/closer.h"
 
 namespace gpumux::keeper {
@@ -109,6 +110,7 @@ void HeldItems::Died(unsigned index, uint64_t now_ms) {
 void HeldItems::GroupDied(const char* group, uint32_t hash, uint64_t now_ms) {
   for (unsigned i = 0; i < count_; ++i) {
     if (!items_[i].lingers || items_[i].dead || !InGroup(i, group, hash)) continue;
+    KillPoint("keeper-lingering");
     items_[i].dead = true;
     items_[i].dead_since_ms = now_ms;
   }
@@ -137,6 +139,7 @@ void HeldItems::ReleaseUnwatched() {
 void HeldItems::LetGo(uint64_t now_ms) {
   for (unsigned i = count_; i-- > 0;) {
     if (!items_[i].dead || items_[i].LeftMs(now_ms) > 0) continue;
+    KillPoint("keeper-letting-go");
     Remove(i);
   }
 }

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <optional>
@@ -14,6 +15,8 @@
 namespace gpumux::test {
 namespace {
 
+using ::testing::AnyOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -22,12 +25,8 @@ using ::testing::IsEmpty;
 class HeldAtWork : public ::testing::Test {
  protected:
   void SetUp() override {
-    // Else the let-go would be waited for longer than it takes.
+    // Long enough for the work that "keeps"; longer would only be waited for.
     std::ofstream(box_.ConfigFile()) << "[mps]\nhold_min = \"300ms\"\nhold_max = \"300ms\"\n";
-    if (!token_.empty()) {
-      Touch(token_);
-      box_.SetEnv("GPUMUX_KILL_AT", point_ + "@" + token_);
-    }
     neighbour_.emplace(box_.Neighbour());
     before_ = box_.UsedBytes();
     ASSERT_TRUE(WaitUntil("the neighbour's are held", [&] { return Devices(box_.KeeperPid()) > 0; }));
@@ -57,7 +56,6 @@ class HeldAtWork : public ::testing::Test {
   }
 
   MpsBox box_;
-  std::string point_, token_;  // where one is to die, and the file that says that it has not yet
   std::optional<Process> neighbour_, dying_;
   uint64_t before_ = 0;
   size_t of_both_ = 0;
@@ -95,6 +93,69 @@ TEST_F(HeldAtWork, ThroughADeathOfTheDaemonAfterTheDeath) {
   AwaitTheNextDaemon();
   EXPECT_EQ(box_.KeeperPid(), keeper_);
   ExpectAllIsWell();
+}
+
+// Nothing else than the keeper held them: as without one, and said so.
+void ExpectLostWithTheKeeper(MpsBox& box, Process& neighbour) {
+  box.ExpectHarmed(neighbour);
+  EXPECT_THAT(neighbour.Err(), HasSubstr("killed by fault of tenant "));
+  EXPECT_THAT(box.Events("mps-fault"),
+              ElementsAre(HasSubstr("(dying) on the GPU: it died with work under way")));
+  box.ExpectANewcomerIsServed();
+}
+
+TEST(HeldByAKeeper, ThatDiesAreAsIfNobodyHadHeldThem) {
+  MpsBox box;
+  Process neighbour = box.Neighbour();
+  Process dying = box.Dying({"dies", "wait", "100", "20"});
+  box.Kill("dying", SIGKILL);
+  ASSERT_TRUE(WaitUntil("the death is told", [&] { return !box.Events("died-at-work").empty(); }));
+  kill(box.KeeperPid(), SIGKILL);
+  ExpectLostWithTheKeeper(box, neighbour);
+  // Its memory may be seen free before the keeper's end is.
+  EXPECT_THAT(box.Events("let-go"),
+              Contains(AnyOf(HasSubstr("for the keeper has died"), HasSubstr("before the end of the hold"))));
+  dying.Wait();
+}
+
+// It dies at one point of its code.
+class MpsKeeperAtPoint : public ::testing::Test {
+ protected:
+  void DieAt(const std::string& point) {
+    std::ofstream(box_.ConfigFile()) << "[mps]\nhold_min = \"300ms\"\n";
+    Touch(token_);
+    box_.SetEnv("GPUMUX_KILL_AT", point + "@" + token_);
+  }
+  bool Passed() {
+    return WaitUntil("the point is passed", [&] { return access(token_.c_str(), F_OK) != 0; });
+  }
+  MpsBox box_;
+  const std::string token_ = box_.dir() + "/token";
+};
+
+TEST_F(MpsKeeperAtPoint, WhereItSeesTheDeathLosesTheWork) {
+  DieAt("keeper-lingering");
+  Process neighbour = box_.Neighbour();
+  Process dying = box_.Dying({"dies", "wait", "100", "20"});
+  box_.Kill("dying", SIGKILL);
+  ASSERT_TRUE(Passed());
+  ExpectLostWithTheKeeper(box_, neighbour);
+  dying.Wait();
+}
+
+TEST_F(MpsKeeperAtPoint, WhereItLetsGoLosesNothing) {
+  DieAt("keeper-letting-go");
+  Process neighbour = box_.Neighbour();
+  const uint64_t before = box_.UsedBytes();
+  Process dying = box_.Dying({"dies", "wait", "10", "5"});
+  box_.Kill("dying", SIGKILL);
+  ASSERT_TRUE(Passed());
+  box_.ExpectFreed(before);
+  EXPECT_THAT(box_.Events("let-go"), ElementsAre(HasSubstr("let go, and its memory is free again")));
+  // The next one has the neighbour's.
+  ASSERT_TRUE(WaitUntil("the neighbour's are held", [&] { return Devices(box_.KeeperPid()) > 0; }));
+  box_.ExpectUnharmed(neighbour);
+  dying.Wait();
 }
 
 }  // namespace

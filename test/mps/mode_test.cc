@@ -95,6 +95,34 @@ TEST(MpsMode, WhoMissesTheDaemonIsNotEnforced) {
   EXPECT_THAT(strict.err, HasSubstr("MPS_CONNECTION_FAILED"));
 }
 
+// A program can take its own limits off; what the driver tells it then is read back.
+TEST(MpsMode, WhoTakesItsLimitsOffIsNotEnforced) {
+  Sandbox box;
+  const std::string work = Sandbox::Program("gpumux-workload");
+  const auto start = [&](const std::string& name, const std::vector<std::string>& off) {
+    std::vector<std::string> args{"run", "--mode", "mps", "--mem", "8GiB", "--share",
+                                  "40%", "--name", name,  "--",    "env"};
+    args.insert(args.end(), off.begin(), off.end());
+    args.insert(args.end(), {work, "--hold", "60"});
+    return box.Gpumux(args);
+  };
+  Process more_sms = start("sms", {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=60"});
+  Process more_memory = start("memory", {"-u", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"});
+  Process neither = start("neither", {"UNRELATED=1"});
+  for (const char* name : {"sms", "memory"})
+    WaitUntil("it is seen", [&] { return Enforced(box, name) == "not enforced"; });
+  // Of 132, an even number each.
+  EXPECT_THAT(FindTenant(box, "sms")["enforced"]["memory_reason"].get<std::string>(),
+              HasSubstr("may use 78 multiprocessors of GPU 0, not 52"));
+  EXPECT_THAT(FindTenant(box, "memory")["enforced"]["memory_reason"].get<std::string>(),
+              HasSubstr("the memory limit of MPS is not in force for pid "));
+  WaitUntil("it is seen", [&] { return Enforced(box, "neither") == "guard, and MPS for each process"; });
+  for (Process* each : {&more_sms, &more_memory, &neither}) {
+    each->Signal(SIGTERM);
+    each->Wait();
+  }
+}
+
 TEST(MpsMode, ClientSlotsAreCounted) {
   Sandbox box;
   Process many = box.Gpumux(Mps("many", {"--mem", "40GiB", "--processes", "47"}, {"--hold", "60"}));

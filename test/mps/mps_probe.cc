@@ -36,6 +36,8 @@ void Must(CUresult r, const char* what) {
   if (r == CUDA_SUCCESS) return;
   printf("%s: error %d\n", what, static_cast<int>(r));
   fflush(stdout);
+  // As programs do that clean up: the guard sees no error of a launch, but of any other call.
+  (void)Synchronize();
   _exit(1);
 }
 
