@@ -121,7 +121,7 @@ bool HeldDescriptors::Receive(Tenant& tenant, Member& member, const gpumux_hold_
     }
     std::vector<int> numbers;
     for (const UniqueFd& fd : fds) numbers.push_back(fd.get());
-    held.hold = times_.For(member.page->Work());
+    held.hold = times_.WhileItLives(member.page->Work());
     if (!keeper_.Linger(held.group, message.first, numbers, held.hold)) held.held = 0;
   }
   held.came = message.first + static_cast<uint32_t>(fds.size());
@@ -233,7 +233,7 @@ void HeldDescriptors::Tick() {
         ProgramGone(*tenant, member);
         continue;
       }
-      const Time hold = times_.For(member.page->Work());
+      const Time hold = times_.WhileItLives(member.page->Work());
       if (!Differs(member.held.hold, hold)) continue;
       if (keeper_.LingerFor(member.held.group, hold, /*dead=*/false)) member.held.hold = hold;
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <vector>
@@ -21,6 +22,8 @@ struct HoldTimes {
 
   // Three times what the work under way is expected to take; short where there is none.
   Time For(const WorkWords& work) const;
+  // The same of a process that lives. It may launch more before it dies without our seeing it.
+  Time WhileItLives(const WorkWords& work) const { return std::max(For(work), least); }
 };
 
 // What processes under MPS have open of GPUs, held beyond their deaths by the

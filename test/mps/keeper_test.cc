@@ -21,17 +21,17 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// A neighbour, and one that always has work under way; both are held.
+// A neighbour, and one with work under way; both are held, the dead for `hold`.
 class HeldAtWork : public ::testing::Test {
  protected:
-  void SetUp() override {
-    // Long enough for the work that "keeps"; longer would only be waited for.
-    std::ofstream(box_.ConfigFile()) << "[mps]\nhold_min = \"300ms\"\nhold_max = \"300ms\"\n";
+  void Begin(const std::string& hold, const std::vector<std::string>& work) {
+    std::ofstream(box_.ConfigFile()) << "[mps]\nhold_min = \"" << hold << "\"\nhold_max = \"" << hold
+                                     << "\"\n";
     neighbour_.emplace(box_.Neighbour());
     before_ = box_.UsedBytes();
     ASSERT_TRUE(WaitUntil("the neighbour's are held", [&] { return Devices(box_.KeeperPid()) > 0; }));
     const size_t of_one = Devices(box_.KeeperPid());
-    dying_.emplace(box_.Dying({"keeps", "20"}));
+    dying_.emplace(box_.Dying(work));
     ASSERT_TRUE(WaitUntil("both are held", [&] { return Devices(box_.KeeperPid()) == 2 * of_one; }));
     of_both_ = 2 * of_one;
     daemon_ = box_.DaemonPid();
@@ -62,7 +62,9 @@ class HeldAtWork : public ::testing::Test {
   pid_t daemon_ = 0, keeper_ = 0;
 };
 
+// It always has work, so that its guard comes by; 40 ms of it.
 TEST_F(HeldAtWork, ByTheNextKeeperAfterADeathOfTheFirst) {
+  Begin("300ms", {"keeps", "20"});
   kill(keeper_, SIGKILL);
   ASSERT_TRUE(WaitUntil("the next keeper has all of them", [&] {
     const pid_t next = box_.KeeperPid();
@@ -74,8 +76,10 @@ TEST_F(HeldAtWork, ByTheNextKeeperAfterADeathOfTheFirst) {
   ExpectAllIsWell();
 }
 
-// The keeper needs nobody to know what to do.
+// The keeper needs nobody to know what to do. The work takes three times as long as it takes
+// the next daemon to come.
 TEST_F(HeldAtWork, WithoutADaemonThatSeesTheDeath) {
+  Begin("4s", {"dies", "wait", "150", "20"});
   const pid_t program = box_.ProgramOf("dying");
   kill(daemon_, SIGSTOP);
   kill(program, SIGKILL);
@@ -87,6 +91,7 @@ TEST_F(HeldAtWork, WithoutADaemonThatSeesTheDeath) {
 }
 
 TEST_F(HeldAtWork, ThroughADeathOfTheDaemonAfterTheDeath) {
+  Begin("4s", {"dies", "wait", "150", "20"});
   box_.Kill("dying", SIGKILL);
   ASSERT_TRUE(DeathIsTold());
   kill(daemon_, SIGKILL);
@@ -151,6 +156,7 @@ TEST_F(MpsKeeperAtPoint, WhereItLetsGoLosesNothing) {
   box_.Kill("dying", SIGKILL);
   ASSERT_TRUE(Passed());
   box_.ExpectFreed(before);
+  ASSERT_TRUE(WaitUntil("that is told", [&] { return !box_.Events("let-go").empty(); }));
   EXPECT_THAT(box_.Events("let-go"), ElementsAre(HasSubstr("let go, and its memory is free again")));
   // The next one has the neighbour's.
   ASSERT_TRUE(WaitUntil("the neighbour's are held", [&] { return Devices(box_.KeeperPid()) > 0; }));

@@ -112,7 +112,7 @@ pid_t MpsBox::ControlPid() const {
   return 0;
 }
 
-uint64_t MpsBox::UsedBytes() { return StatusData()["gpus"][0]["mem_used_bytes"]; }
+uint64_t MpsBox::UsedBytes() { return StatusData()["gpus"][0]["mem_device_used_bytes"]; }
 
 void MpsBox::ExpectFreed(uint64_t used_before) {
   EXPECT_TRUE(WaitUntil("its memory is free again", [&] { return UsedBytes() <= used_before; }));

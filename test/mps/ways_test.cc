@@ -32,6 +32,7 @@ TEST_P(DeathAtWork, ReachesNobody) {
   ASSERT_TRUE(WaitUntil("the death is told", [&] { return !box.Events("died-at-work").empty(); }));
   EXPECT_THAT(box.Events("died-at-work")[0], HasSubstr(" descriptors held for "));
   box.ExpectFreed(before);
+  ASSERT_TRUE(WaitUntil("that is told", [&] { return !box.Events("let-go").empty(); }));
   EXPECT_THAT(box.Events("let-go"), SizeIs(1));
   box.ExpectUnharmed(neighbour);
   dying.Wait();
