@@ -232,7 +232,8 @@ void MpsApi::Adopt(const ApiServer::Request& request, ApiServer::Reply reply) {
   auto record = RecordOf(asked->pid, request.peer.uid);
   if (!record) return reply(Failure(record.error()));
   for (const gpu::Uuid& gpu : record->gpus) {
-    if (mps_.Find(gpu))
+    const MpsDomain* domain = mps_.Find(gpu);
+    if (domain && (domain->record().kept || !mps_.TenantsOf(*domain).empty()))
       return reply(Failure({Code::kConflict, "gpumux runs an MPS of its own for " + Names({gpu}),
                             "end it first: gpumux mps stop"}));
   }

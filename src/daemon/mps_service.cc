@@ -148,27 +148,24 @@ Status MpsService::CanStart(const std::string& dir) const {
 void MpsService::Prepare(const std::vector<gpu::Uuid>& gpus, std::function<void(Status)> ready) {
   const std::string dir = FreeDirectory(gpus.front());
   if (Status can = CanStart(dir); !can) return ready(can);
-  awaiting_.push_back({gpus, std::move(ready)});
-  if (!Serving(gpus)) {
-    // Others without tenants on these GPUs make way; Changed() goes on then.
-    bool in_the_way = false;
-    for (const auto& domain : domains_) {
-      const bool overlaps =
-          std::any_of(gpus.begin(), gpus.end(), [&](const gpu::Uuid& gpu) { return domain->Serves(gpu); });
-      if (!overlaps) continue;
-      in_the_way = true;
-      End(*domain);
-    }
-    if (!in_the_way) Add({.gpus = gpus}, dir);
-  }
-  loop_.Post([this] { Changed(); });
+  Await({.gpus = gpus}, std::move(ready));
 }
 
 void MpsService::Adopt(MpsRecord record, std::function<void(Status)> ready) {
-  const std::string dir = FreeDirectory(record.gpus.front());
-  if (Status can = CanStart(dir); !can) return ready(can);
-  awaiting_.push_back({record.gpus, std::move(ready)});
-  Add(std::move(record), dir);
+  if (Status can = CanStart(FreeDirectory(record.gpus.front())); !can) return ready(can);
+  Await(std::move(record), std::move(ready));
+}
+
+void MpsService::Await(MpsRecord record, std::function<void(Status)> ready) {
+  if (record.Adopted() || !Serving(record.gpus)) {
+    // Others without tenants on these GPUs make way; Changed() goes on then.
+    for (const auto& domain : domains_) {
+      const bool overlaps = std::any_of(record.gpus.begin(), record.gpus.end(),
+                                        [&](const gpu::Uuid& gpu) { return domain->Serves(gpu); });
+      if (overlaps) End(*domain);
+    }
+  }
+  awaiting_.push_back({std::move(record), std::move(ready)});
   loop_.Post([this] { Changed(); });
 }
 
@@ -210,7 +207,7 @@ void MpsService::SetComputeModes() {
 
 bool MpsService::TellOne() {
   for (auto it = awaiting_.begin(); it != awaiting_.end(); ++it) {
-    MpsDomain* domain = Serving(it->gpus);
+    MpsDomain* domain = Serving(it->record.gpus);
     const bool active = domain && domain->state() == MpsDomain::State::kActive;
     if (!active && !(domain && domain->failure())) continue;
     const auto ready = std::move(it->ready);
@@ -245,9 +242,10 @@ void MpsService::Changed() {
     return gone;
   });
   for (const Awaiting& waits : awaiting_) {
-    const bool free = std::none_of(waits.gpus.begin(), waits.gpus.end(),
-                                   [&](const gpu::Uuid& gpu) { return Find(gpu) != nullptr; });
-    if (free) Add({.gpus = waits.gpus}, FreeDirectory(waits.gpus.front()));
+    const auto& gpus = waits.record.gpus;
+    const bool free =
+        std::none_of(gpus.begin(), gpus.end(), [&](const gpu::Uuid& gpu) { return Find(gpu) != nullptr; });
+    if (free) Add(waits.record, FreeDirectory(waits.record.gpus.front()));
   }
   if (on_room) on_room();
 }
@@ -272,7 +270,7 @@ std::vector<const Tenant*> MpsService::TenantsOf(const MpsDomain& domain) const 
 bool MpsService::HasTenants(const MpsDomain& domain) const {
   return !TenantsOf(domain).empty() ||
          std::any_of(awaiting_.begin(), awaiting_.end(),
-                     [&](const Awaiting& waits) { return domain.Serves(waits.gpus.front()); });
+                     [&](const Awaiting& waits) { return domain.Serves(waits.record.gpus.front()); });
 }
 
 bool MpsService::HasPrograms(const MpsDomain& domain) const {

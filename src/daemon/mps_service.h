@@ -40,7 +40,8 @@ class MpsService {
   Status Keep(MpsDomain& domain, bool exclusive);
   // It ends, at once or with its last tenant; its GPUs' compute mode is as before at once.
   Status GiveUp(MpsDomain& domain);
-  // A control daemon that somebody else started serves tenants from now on. Calls back as Prepare.
+  // A control daemon that somebody else started serves tenants from now on, in the place of one of
+  // our own that nobody needs. Calls back as Prepare.
   void Adopt(MpsRecord record, std::function<void(Status)> ready);
   // What a client of the tenant gets in its environment; empty for other modes.
   std::map<std::string, std::string> EnvironmentOf(const Tenant& tenant) const;
@@ -72,7 +73,7 @@ class MpsService {
 
  private:
   struct Awaiting {
-    std::vector<gpu::Uuid> gpus;
+    MpsRecord record;
     std::function<void(Status)> ready;
   };
   MpsDomain& Add(MpsRecord record, const std::string& dir);
@@ -81,6 +82,7 @@ class MpsService {
   void End(MpsDomain& domain);
   void TakeOverFrom(const std::string& dir);
   void SetComputeModes();
+  void Await(MpsRecord record, std::function<void(Status)> ready);
   // It is gone. One that is kept is started again, unless it cannot be.
   void Forget(const MpsDomain& domain);
   std::string FreeDirectory(const gpu::Uuid& first) const;
