@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "base/kill_point.h"
 #include "base/log.h"
 #include "daemon/gpu_descriptor.h"
 #include "daemon/process_tree.h"
@@ -123,6 +124,7 @@ bool HeldDescriptors::Receive(Tenant& tenant, Member& member, const gpumux_hold_
     for (const UniqueFd& fd : fds) numbers.push_back(fd.get());
     held.hold = times_.WhileItLives(member.page->Work());
     if (!keeper_.Linger(held.group, message.first, numbers, held.hold)) held.held = 0;
+    KillPoint("descriptors-came");
   }
   held.came = message.first + static_cast<uint32_t>(fds.size());
   if (held.came == held.coming) EndRound(member);

@@ -67,24 +67,6 @@ TEST(Deaths, OfWhoGaveItsContextBackAreNotAtWork) {
   EXPECT_THAT(box.Events("died-at-work"), IsEmpty());
 }
 
-// The process goes on, the program that had the GPU is gone.
-TEST(Deaths, ByExecutingAnotherProgramReachNobody) {
-  MpsBox box;
-  std::ofstream(box.ConfigFile()) << "[mps]\nhold_min = \"300ms\"\n";
-  Process neighbour = box.Neighbour();
-  ASSERT_TRUE(WaitUntil("the neighbour's are held", [&] { return Devices(box.KeeperPid()) > 0; }));
-  const uint64_t before = box.UsedBytes();
-  const size_t of_neighbour = Devices(box.KeeperPid());
-  Process dying = box.Dying({"dies", "exec", "10", "5", "/bin/sleep", "1000"});
-  box.ExpectFreed(before);
-  EXPECT_TRUE(
-      WaitUntil("only the neighbour's are held", [&] { return Devices(box.KeeperPid()) == of_neighbour; }));
-  EXPECT_FALSE(dying.Ended());
-  box.ExpectUnharmed(neighbour);
-  box.Kill("dying", SIGKILL);
-  dying.Wait();
-}
-
 TEST(Deaths, ByExecutingAProgramThatUsesTheGpuReachNobodyEither) {
   MpsBox box;
   std::ofstream(box.ConfigFile()) << "[mps]\nhold_min = \"300ms\"\n";

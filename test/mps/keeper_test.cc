@@ -100,6 +100,30 @@ TEST_F(HeldAtWork, ThroughADeathOfTheDaemonAfterTheDeath) {
   ExpectAllIsWell();
 }
 
+// The keeper has them, the daemon that sent them is no more, and their guard says nothing to the
+// next one.
+TEST(HeldByADaemon, ThatDiesAsTheyComeAreHeldAllTheSame) {
+  MpsBox box;
+  const std::string token = box.dir() + "/token";
+  std::ofstream(box.ConfigFile()) << "[mps]\nhold_min = \"300ms\"\nhold_max = \"300ms\"\n";
+  Touch(token);
+  box.SetEnv("GPUMUX_KILL_AT", std::string("descriptors-came") + "@" + token);
+  Process dying = box.Dying({"keeps", "20"});
+  ASSERT_TRUE(WaitUntil("the point is passed", [&] { return access(token.c_str(), F_OK) != 0; }));
+  ASSERT_TRUE(WaitUntil("the keeper has them", [&] { return Devices(box.KeeperPid()) > 0; }));
+  ASSERT_TRUE(WaitUntil("the next daemon", [&] { return box.DaemonPid() != 0; }));
+  const size_t of_one = Devices(box.KeeperPid());
+  Process neighbour = box.Neighbour();
+  ASSERT_TRUE(WaitUntil("both are held", [&] { return Devices(box.KeeperPid()) == 2 * of_one; }));
+  const uint64_t before = box.UsedBytes();
+  box.Kill("dying", SIGKILL);
+  EXPECT_TRUE(WaitUntil("it is let go", [&] { return Devices(box.KeeperPid()) == of_one; }));
+  EXPECT_TRUE(WaitUntil("its memory is free", [&] { return box.UsedBytes() < before; }));
+  box.ExpectUnharmed(neighbour);
+  EXPECT_THAT(box.Events("mps-fault"), IsEmpty());
+  dying.Wait();
+}
+
 // Nothing else than the keeper held them: as without one, and said so.
 void ExpectLostWithTheKeeper(MpsBox& box, Process& neighbour) {
   box.ExpectHarmed(neighbour);

@@ -117,6 +117,12 @@ TEST(MpsMode, WhoTakesItsLimitsOffIsNotEnforced) {
   EXPECT_THAT(FindTenant(box, "memory")["enforced"]["memory_reason"].get<std::string>(),
               HasSubstr("the memory limit of MPS is not in force for pid "));
   WaitUntil("it is seen", [&] { return Enforced(box, "neither") == "guard, and MPS for each process"; });
+  // A strict one is stopped.
+  const Outcome strict =
+      box.RunGpumux({"run", "--mode", "mps", "--mem", "8GiB", "--share", "40%", "--strict", "--summary", "--",
+                     "env", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=60", work, "--hold", "60"});
+  EXPECT_EQ(strict.exit_code, 128 + SIGTERM);
+  EXPECT_THAT(strict.err, HasSubstr("may use 78 multiprocessors of GPU 0, not 52"));
   for (Process* each : {&more_sms, &more_memory, &neither}) {
     each->Signal(SIGTERM);
     each->Wait();

@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <fstream>
+
 #include "scene.h"
 
 namespace gpumux::test {
@@ -45,6 +47,25 @@ INSTANTIATE_TEST_SUITE_P(Ways, DeathAtWork,
                                            Ending{"abort", "abort", 0}, Ending{"_exit", "_exit", 0},
                                            Ending{"return", "return", 0}),
                          [](const auto& info) { return std::string(info.param.name); });
+
+// The process goes on, the program that had the GPU is gone, which the daemon sees within a
+// second; the work takes three.
+TEST(Deaths, ByExecutingAnotherProgramReachNobody) {
+  MpsBox box;
+  std::ofstream(box.ConfigFile()) << "[mps]\nhold_max = \"4s\"\n";
+  Process neighbour = box.Neighbour();
+  ASSERT_TRUE(WaitUntil("the neighbour's are held", [&] { return Devices(box.KeeperPid()) > 0; }));
+  const uint64_t before = box.UsedBytes();
+  const size_t of_neighbour = Devices(box.KeeperPid());
+  Process dying = box.Dying({"dies", "exec", "150", "20", "/bin/sleep", "1000"});
+  box.ExpectFreed(before);
+  EXPECT_TRUE(
+      WaitUntil("only the neighbour's are held", [&] { return Devices(box.KeeperPid()) == of_neighbour; }));
+  EXPECT_FALSE(dying.Ended());
+  box.ExpectUnharmed(neighbour);
+  box.Kill("dying", SIGKILL);
+  dying.Wait();
+}
 
 }  // namespace
 }  // namespace gpumux::test
