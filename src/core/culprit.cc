@@ -27,9 +27,6 @@ Culprit FindCulprit(const std::vector<Suspect>& suspects) {
     return {tenant, "it died with work under way, and its descriptors were not held"};
   if (auto tenant = TheOnly(suspects, [](const Suspect& each) { return each.busy; }); !tenant.empty())
     return {tenant, "no other tenant had work on the GPU"};
-  if (auto tenant = TheOnly(suspects, [](const Suspect& each) { return each.in_every_fault; });
-      !tenant.empty())
-    return {tenant, "it is the only one that was there at every fault"};
   return {"", "several tenants had work on the GPU, and the driver does not tell whose it was"};
 }
 

@@ -22,8 +22,7 @@ struct Suspect {
   // It is dead, nothing holds its descriptors (any more), and that began so long
   // before the first error in another process.
   std::optional<std::chrono::nanoseconds> torn_down_before;
-  bool busy = true;             // may have had work on the GPU; false: it never launched anything
-  bool in_every_fault = false;  // among the clients of each fault of this server, of which there were several
+  bool busy = true;  // may have had work on the GPU; false: it never launched anything
 };
 
 struct Culprit {

@@ -40,12 +40,6 @@ TEST(Culprit, IsTheOnlyOneAtWork) {
   EXPECT_EQ(FindCulprit({Of("b")}).tenant, "b");
 }
 
-TEST(Culprit, IsTheOnlyOneThatWasAlwaysThere) {
-  Suspect always = Of("b");
-  always.in_every_fault = true;
-  EXPECT_EQ(FindCulprit({Of("a"), always, Of("c")}).tenant, "b");
-}
-
 TEST(Culprit, NobodyIsAccusedWithoutAReason) {
   const Culprit culprit = FindCulprit({Of("a"), Of("b")});
   EXPECT_EQ(culprit.tenant, "");

@@ -16,7 +16,6 @@ constexpr Time kRemembered = std::chrono::seconds(5);
 // A death may be noticed so much later than it was.
 constexpr Time kNoticed = std::chrono::milliseconds(50);
 constexpr size_t kMostDead = 1024;
-constexpr size_t kFaultsRemembered = 8;
 
 // Before the loop comes to tell it.
 bool HasEnded(const Member& member) {
@@ -25,8 +24,6 @@ bool HasEnded(const Member& member) {
 }
 
 }  // namespace
-
-std::string MpsFaults::Client::Whose() const { return fmt::format("{} {}", owner, name); }
 
 MpsFaults::Client MpsFaults::Look(const Tenant& tenant, const Member& member) const {
   Client client;
@@ -61,7 +58,10 @@ void MpsFaults::NoteDeath(const Tenant& tenant, const Member& member) {
 
 void MpsFaults::NoteLetGo(const Member& member) {
   for (Client& each : dead_) {
-    if (each.process == member.process) each.hold = std::min(each.hold, clock_.Now() - each.died);
+    if (each.process != member.process) continue;
+    each.hold = std::min(each.hold, clock_.Now() - each.died);
+    // Closing them may take the driver as long as the work does (2 s on an H200).
+    each.let_go = clock_.Now();
   }
 }
 
@@ -81,16 +81,15 @@ std::vector<MpsFaults::Client> MpsFaults::ClientsOf(const MpsDomain& domain) {
       // Its descriptors are closed before its end is told: the driver has nothing of it any
       // more, its guard hung up, and it was at work a moment ago.
       const bool ends = (member.page && client.busy && member.sessions == 0 && !on_gpu) || HasEnded(member);
-      if (ends) client.died = clock_.Now();
+      // What is held of it tears nothing down yet.
+      if (ends && (member.held.held == 0 || member.held.lost)) client.died = clock_.Now();
       if (on_gpu || ends) clients.push_back(std::move(client));
     }
   }
   return clients;
 }
 
-core::Culprit MpsFaults::Judge(const MpsDomain& domain, const std::vector<Client>& clients) {
-  std::set<std::string> names;
-  for (const Client& each : clients) names.insert(each.Whose());
+core::Culprit MpsFaults::Judge(const std::vector<Client>& clients) const {
   // The first error in a process of another tenant; before that nobody had one.
   const auto first_error_beside = [&](const std::string& tenant) {
     std::optional<Time> first;
@@ -99,11 +98,6 @@ core::Culprit MpsFaults::Judge(const MpsDomain& domain, const std::vector<Client
         first = std::min(first.value_or(each.error_at), each.error_at);
     }
     return first;
-  };
-  auto& history = history_[domain.dir()];
-  const auto always = [&](const std::string& name) {
-    return !history.empty() && std::all_of(history.begin(), history.end(),
-                                           [&](const auto& fault) { return fault.contains(name); });
   };
   std::vector<core::Suspect> suspects;
   for (const Client& each : clients) {
@@ -114,18 +108,15 @@ core::Culprit MpsFaults::Judge(const MpsDomain& domain, const std::vector<Client
     const Time fault_at = first_error_beside(each.tenant).value_or(clock_.Now());
     const Time torn_down = each.died + each.hold;
     if (each.died != Time(0) && each.error == 0 && torn_down <= fault_at + kNoticed)
-      suspect.torn_down_before = std::max(fault_at - torn_down, Time(0));
-    suspect.in_every_fault = always(each.Whose());
+      suspect.torn_down_before = std::max(fault_at - std::max(torn_down, each.let_go), Time(0));
     suspects.push_back(std::move(suspect));
   }
-  history.push_back(std::move(names));
-  if (history.size() > kFaultsRemembered) history.pop_front();
   return core::FindCulprit(suspects);
 }
 
 void MpsFaults::WorkIsLost(const MpsDomain& domain, bool fault) {
   const std::vector<Client> clients = ClientsOf(domain);
-  const core::Culprit culprit = fault ? Judge(domain, clients) : core::Culprit{};
+  const core::Culprit culprit = fault ? Judge(clients) : core::Culprit{};
   std::set<std::string> losers;
   for (const Client& each : clients) losers.insert(each.tenant);
   Event event;

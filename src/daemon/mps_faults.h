@@ -36,10 +36,9 @@ class MpsFaults {
     std::string tenant, name;  // the tenant's id and name
     uid_t owner = 0;
     ProcessName process;
-    // The same over several runs.
-    std::string Whose() const;
-    Time died{};  // 0: lives
-    Time hold{};  // how long its descriptors are held from then on
+    Time died{};    // 0: lives
+    Time hold{};    // how long its descriptors are held from then on
+    Time let_go{};  // the driver has nothing of it since; 0: it has, or that is not known
     bool busy = false;
     uint32_t error = 0;
     Time error_at{};
@@ -47,7 +46,7 @@ class MpsFaults {
   };
   Client Look(const Tenant& tenant, const Member& member) const;
   std::vector<Client> ClientsOf(const MpsDomain& domain);
-  core::Culprit Judge(const MpsDomain& domain, const std::vector<Client>& clients);
+  core::Culprit Judge(const std::vector<Client>& clients) const;
   // `by`: of the culprit; null: nobody is named.
   void Mark(const std::vector<Client>& clients, const core::Culprit& culprit, const Client* by, bool fault);
 
@@ -57,7 +56,6 @@ class MpsFaults {
   EventLog& events_;
   const Clock& clock_;
   std::deque<Client> dead_;
-  std::map<std::string, std::deque<std::set<std::string>>> history_;  // by the domain's directory
 };
 
 }  // namespace gpumux::daemon
