@@ -42,6 +42,7 @@ MpsFaults::Client MpsFaults::Look(const Tenant& tenant, const Member& member) co
         member.page->Read(slot, 0, machine_.gpus()[tenant.gpus[slot]]->ledger.TotalBytes()).launches > 0;
   }
   client.error = member.page->FirstError();
+  client.ended_well = member.died && client.error == 0 && !member.held.under_way;
   // The process wrote it: a time that cannot be is none.
   const Time at(static_cast<int64_t>(std::min<uint64_t>(member.page->FirstErrorNs(), INT64_MAX)));
   if (client.error != 0 && at <= clock_.Now() && at > clock_.Now() - kRemembered) client.error_at = at;
@@ -107,7 +108,7 @@ core::Culprit MpsFaults::Judge(const std::vector<Client>& clients) const {
     // While its descriptors are held a death tears nothing down. Who noticed an error was a victim.
     const Time fault_at = first_error_beside(each.tenant).value_or(clock_.Now());
     const Time torn_down = each.died + each.hold;
-    if (each.died != Time(0) && each.error == 0 && torn_down <= fault_at + kNoticed)
+    if (each.died != Time(0) && each.error == 0 && !each.ended_well && torn_down <= fault_at + kNoticed)
       suspect.torn_down_before = std::max(fault_at - std::max(torn_down, each.let_go), Time(0));
     suspects.push_back(std::move(suspect));
   }
@@ -118,7 +119,9 @@ void MpsFaults::WorkIsLost(const MpsDomain& domain, bool fault) {
   const std::vector<Client> clients = ClientsOf(domain);
   const core::Culprit culprit = fault ? Judge(clients) : core::Culprit{};
   std::set<std::string> losers;
-  for (const Client& each : clients) losers.insert(each.tenant);
+  for (const Client& each : clients) {
+    if (!each.ended_well) losers.insert(each.tenant);
+  }
   Event event;
   event.kind = fault ? EventKind::kMpsFault : EventKind::kMpsServerLost;
   event.gpus = domain.gpus();
@@ -150,7 +153,7 @@ void MpsFaults::Mark(const std::vector<Client>& clients, const core::Culprit& cu
                      bool fault) {
   for (const Client& each : clients) {
     Tenant* tenant = tenants_.Find(each.tenant);
-    if (!tenant || tenant->lost_work) continue;
+    if (!tenant || tenant->lost_work || each.ended_well) continue;
     LostWork lost;
     if (!fault) {
       lost = {LostWork::Cause::kServer, "its MPS server died"};

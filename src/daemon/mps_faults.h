@@ -40,6 +40,7 @@ class MpsFaults {
     Time hold{};    // how long its descriptors are held from then on
     Time let_go{};  // the driver has nothing of it since; 0: it has, or that is not known
     bool busy = false;
+    bool ended_well = false;  // without work under way: its end tears nothing down
     uint32_t error = 0;
     Time error_at{};
     gpu::Uuid gpu;

@@ -91,6 +91,18 @@ TEST(MpsFault, AnInnocentNeighbourIsStartedAgain) {
   EXPECT_THAT(EventText(box, "mps-fault"), HasSubstr("the driver does not tell whose it was"));
 }
 
+// Its end is as close to the fault as that of one who tore the others' work down.
+TEST(MpsFault, WhoEndedWellShortlyBeforeIsNotAccused) {
+  Sandbox box;
+  Process beside = box.Gpumux(Mps("beside", {}, {"--kernel-us", "5000", "--seconds", "30"}));
+  WaitUntil("it is at work", [&] { return Launched(box, "beside"); });
+  EXPECT_EQ(box.RunGpumux(Mps("well", {}, {"--kernel-us", "2000", "--seconds", "0.05"})).exit_code, 0);
+  (void)box.RunGpumux(Mps("faulty", {}, kFaulty));
+  EXPECT_EQ(beside.Wait().exit_code, 1);
+  EXPECT_THAT(EventText(box, "mps-fault"),
+              HasSubstr("the driver does not tell whose it was; the work of 2 tenant(s) is lost"));
+}
+
 TEST(MpsFault, WithoutRestartItEndsAndSaysWhy) {
   Sandbox box;
   Process innocent = box.Gpumux(Mps("innocent", {}, {"--kernel-us", "5000", "--seconds", "30"}));

@@ -20,6 +20,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 // A neighbour, and one with work under way; both are held, the dead for `hold`.
 class HeldAtWork : public ::testing::Test {
@@ -122,6 +123,33 @@ TEST(HeldByADaemon, ThatDiesAsTheyComeAreHeldAllTheSame) {
   box.ExpectUnharmed(neighbour);
   EXPECT_THAT(box.Events("mps-fault"), IsEmpty());
   dying.Wait();
+}
+
+// The next daemon knows them by NVML alone: who lost work is told all the same, and nobody who
+// only worked is accused.
+TEST(NotHeld, BeforeTheNextDaemonHearsFromGuardsIsALossOfAll) {
+  MpsBox box("never");
+  Process neighbour = box.Neighbour();
+  Process idle = box.Tenant("idle", {}, {Sandbox::TestProgram("mps_probe"), "idle", "wait"});
+  ASSERT_TRUE(WaitUntil("it has its context", [&] { return idle.Out().find("busy") != std::string::npos; }));
+  Process dying = box.Dying({"keeps", "20"});
+  const pid_t program = box.ProgramOf("dying"), daemon = box.DaemonPid();
+  kill(daemon, SIGKILL);
+  ASSERT_TRUE(
+      WaitUntil("the next daemon", [&] { return box.DaemonPid() != 0 && box.DaemonPid() != daemon; }));
+  // By then it has seen them, and looks after the server.
+  box.ExpectANewcomerIsServed();
+  kill(program, SIGKILL);
+  box.ExpectHarmed(neighbour);
+  EXPECT_THAT(neighbour.Err(), HasSubstr("killed by "));
+  ASSERT_TRUE(WaitUntil("it is told", [&] { return !box.Events("mps-fault").empty(); }));
+  EXPECT_THAT(box.Events("mps-fault"), ElementsAre(HasSubstr("the work of 3 tenant(s) is lost")));
+  EXPECT_THAT(box.Events("mps-fault"), Not(Contains(AnyOf(HasSubstr("(neighbour)"), HasSubstr("(idle)")))));
+  box.Kill("idle", SIGTERM);
+  idle.Wait();
+  EXPECT_THAT(idle.Err(), HasSubstr("killed by "));
+  dying.Wait();
+  box.ExpectANewcomerIsServed();
 }
 
 // Nothing else than the keeper held them: as without one, and said so.
