@@ -160,9 +160,10 @@ void HeldDescriptors::Died(Tenant& tenant, Member& member) {
   }
   const WorkWords work = member.page->Work();
   // With a lasting error, or without a context, it has no work any more, whatever it launched.
-  const bool over =
-      member.page->FirstError() != 0 || std::all_of(member.gpus.begin(), member.gpus.end(),
-                                                    [](const Member::Gpu& gpu) { return gpu.contexts == 0; });
+  const bool over = member.page->FirstError() != 0 ||
+                    std::all_of(member.gpus.begin(), member.gpus.end(), [](const Member::Gpu& gpu) {
+                      return gpu.contexts + gpu.pending_contexts == 0;
+                    });
   held.hold = over ? std::min(kHoldIdle, times_.least) : times_.For(work);
   held.under_way = !over && work.launches > work.done;
   uint32_t have = held.held > 0 ? held.held : held.came;
