@@ -24,7 +24,7 @@ Culprit FindCulprit(const std::vector<Suspect>& suspects) {
     return each.busy && each.torn_down_before && *each.torn_down_before <= kDeathBeforeFault;
   };
   if (auto tenant = TheOnly(suspects, dead); !tenant.empty())
-    return {tenant, "it died with work under way, and its descriptors were not held"};
+    return {tenant, "it died with work under way, and its descriptors were not held, or not long enough"};
   if (auto tenant = TheOnly(suspects, [](const Suspect& each) { return each.busy; }); !tenant.empty())
     return {tenant, "no other tenant had work on the GPU"};
   return {"", "several tenants had work on the GPU, and the driver does not tell whose it was"};

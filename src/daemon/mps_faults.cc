@@ -16,6 +16,10 @@ constexpr Time kRemembered = std::chrono::seconds(5);
 // A death may be noticed so much later than it was.
 constexpr Time kNoticed = std::chrono::milliseconds(50);
 constexpr size_t kMostDead = 1024;
+// Of a process without work the driver has nothing any more so soon after its descriptors
+// are closed; with work under way it takes 2 s (H200).
+constexpr Time kQuickClose = std::chrono::seconds(1);
+constexpr uint32_t kIllegalAddress = 700;
 
 // Before the loop comes to tell it.
 bool HasEnded(const Member& member) {
@@ -33,6 +37,7 @@ MpsFaults::Client MpsFaults::Look(const Tenant& tenant, const Member& member) co
   client.name = tenant.request.ask.name;
   client.died = member.died.value_or(Time(0));
   client.hold = member.held.hold;
+  client.lost = member.held.lost;
   client.gpu = tenant.shares[0].gpu;
   // Its guard has not come to this daemon: what it did is not known.
   client.busy = !member.page;
@@ -63,6 +68,7 @@ void MpsFaults::NoteLetGo(const Member& member) {
     each.hold = std::min(each.hold, clock_.Now() - each.died);
     // Closing them may take the driver as long as the work does (2 s on an H200).
     each.let_go = clock_.Now();
+    each.lost |= member.held.lost;
   }
 }
 
@@ -100,6 +106,11 @@ core::Culprit MpsFaults::Judge(const std::vector<Client>& clients) const {
     }
     return first;
   };
+  // Of a death at work the others get this error and no other; of a fault, its own.
+  const bool by_death =
+      std::any_of(clients.begin(), clients.end(), [](const Client& each) { return each.error != 0; }) &&
+      std::all_of(clients.begin(), clients.end(),
+                  [](const Client& each) { return each.error == 0 || each.error == kIllegalAddress; });
   std::vector<core::Suspect> suspects;
   for (const Client& each : clients) {
     core::Suspect suspect;
@@ -108,7 +119,11 @@ core::Culprit MpsFaults::Judge(const std::vector<Client>& clients) const {
     // While its descriptors are held a death tears nothing down. Who noticed an error was a victim.
     const Time fault_at = first_error_beside(each.tenant).value_or(clock_.Now());
     const Time torn_down = each.died + each.hold;
-    if (each.died != Time(0) && each.error == 0 && !each.ended_well && torn_down <= fault_at + kNoticed)
+    // The driver closes what has no work at once.
+    const Time closed = each.let_go == Time(0) ? clock_.Now() : each.let_go;
+    const bool at_work = each.hold == Time(0) || each.lost || closed - torn_down > kQuickClose;
+    const bool died = each.died != Time(0) && each.error == 0 && !each.ended_well;
+    if (by_death && died && at_work && torn_down <= fault_at + kNoticed)
       suspect.torn_down_before = std::max(fault_at - std::max(torn_down, each.let_go), Time(0));
     suspects.push_back(std::move(suspect));
   }

@@ -36,9 +36,10 @@ class MpsFaults {
     std::string tenant, name;  // the tenant's id and name
     uid_t owner = 0;
     ProcessName process;
-    Time died{};    // 0: lives
-    Time hold{};    // how long its descriptors are held from then on
-    Time let_go{};  // the driver has nothing of it since; 0: it has, or that is not known
+    Time died{};        // 0: lives
+    Time hold{};        // how long its descriptors are held from then on
+    Time let_go{};      // the driver has nothing of it since; 0: it has, or that is not known
+    bool lost = false;  // what was held of it, with the keeper
     bool busy = false;
     bool ended_well = false;  // without work under way: its end tears nothing down
     uint32_t error = 0;

@@ -155,9 +155,11 @@ TEST(NotHeld, BeforeTheNextDaemonHearsFromGuardsIsALossOfAll) {
 // Nothing else than the keeper held them: as without one, and said so.
 void ExpectLostWithTheKeeper(MpsBox& box, Process& neighbour) {
   box.ExpectHarmed(neighbour);
-  EXPECT_THAT(neighbour.Err(), HasSubstr("killed by fault of tenant "));
+  // Who it was is known if the keeper's death is noticed before the fault.
+  EXPECT_THAT(neighbour.Err(), HasSubstr("killed by "));
   EXPECT_THAT(box.Events("mps-fault"),
-              ElementsAre(HasSubstr("(dying) on the GPU: it died with work under way")));
+              ElementsAre(AnyOf(HasSubstr("(dying) on the GPU: it died with work under way"),
+                                HasSubstr("the driver does not tell whose it was"))));
   box.ExpectANewcomerIsServed();
 }
 
