@@ -179,6 +179,34 @@ Json FaultIsolation(const Json& tenant, const Json& status) {
                   fault));
 }
 
+// What its own death does to its neighbours: under MPS they would lose their work.
+Json OwnDeath(const Json& tenant) {
+  constexpr const char* kPart = "its death";
+  uint64_t clients = 0, held = 0;
+  for (const Json& member : ListAt(tenant, "members")) {
+    const auto here = NumberAt(member, "descriptors_held");
+    const bool client = std::ranges::any_of(
+        ListAt(member, "gpus"), [](const Json& gpu) { return NumberAt(gpu, "contexts").value_or(0) > 0; });
+    if (!client || At(member, "alive") != true) continue;
+    if (here.value_or(0) == 0)
+      return Part(
+          kPart, nullptr, "not enforced",
+          fmt::format(
+              "the keeper has no descriptor of pid {}: if it dies at work, its neighbours get error 700",
+              At(member, "pid").dump()),
+          "see whether gpumux-keeper runs: gpumux doctor");
+    ++clients;
+    held += *here;
+  }
+  if (clients == 0) return Part(kPart, nullptr, "nothing to enforce", "no process of it is a client of MPS");
+  return Part(
+      kPart, "the keeper", "proven",
+      fmt::format("it has {} descriptors of {} process{}, and keeps them open until its work has ended: its "
+                  "neighbours go on. Work longer than mps.hold_max reaches them all the same; memory by HMM "
+                  "or ATS was not tried",
+                  held, clients, clients == 1 ? "" : "es"));
+}
+
 Json CpuAffinity(const Json& tenant) {
   constexpr const char* kPart = "cpu affinity";
   const Json& affinity = At(tenant, "cpu_affinity");
@@ -329,7 +357,9 @@ Json Explanation(const Json& tenant, const Json& status) {
     promise["gpus"].push_back(std::move(own));
   }
   out["parts"] = {MemoryLimit(tenant), MemoryGuarantee(tenant, status), Compute(tenant),
-                  FaultIsolation(tenant, status), CpuAffinity(tenant)};
+                  FaultIsolation(tenant, status)};
+  if (TextAt(tenant, "mode") == "mps") out["parts"].push_back(OwnDeath(tenant));
+  out["parts"].push_back(CpuAffinity(tenant));
   out["refusals"] = At(tenant, "refusals");
   const std::string refused = RefusalReason(tenant, At(status, "gpus"));
   out["out_of_memory"] = refused.empty() ? Json() : Json(refused);

@@ -91,6 +91,22 @@ TEST(Explanation, AnExclusiveGpuIsProvenToBeSoOnlyWithoutStrangers) {
   EXPECT_EQ(PartOf(tenant, status, "isolation")["status"], "proven");
 }
 
+TEST(Explanation, UnderMpsTellsWhoHoldsItsDescriptors) {
+  Json tenant = Tenant();
+  EXPECT_TRUE(PartOf(tenant, MachineStatus(), "its death").is_null()) << "no question in other modes";
+  tenant["mode"] = "mps";
+  tenant["members"][0]["descriptors_held"] = 19u;
+  EXPECT_EQ(PartOf(tenant, MachineStatus(), "its death")["status"], "nothing to enforce");
+  tenant["members"][0]["gpus"][0]["contexts"] = 1u;
+  const Json held = PartOf(tenant, MachineStatus(), "its death");
+  EXPECT_EQ(held["status"], "proven");
+  EXPECT_THAT(held["why"].get<std::string>(), HasSubstr("19 descriptors of 1 process,"));
+  tenant["members"][0]["descriptors_held"] = 0u;
+  const Json lost = PartOf(tenant, MachineStatus(), "its death");
+  EXPECT_EQ(lost["status"], "not enforced");
+  EXPECT_THAT(lost["why"].get<std::string>(), HasSubstr("pid 7"));
+}
+
 TEST(Explanation, TellsPeopleWhoIsBesideItAndBothFigures) {
   const std::string text = RenderExplanation(Explanation(Tenant(), MachineStatus()));
   EXPECT_THAT(text, HasSubstr("On its GPU now: train; 1 process outside gpumux."));

@@ -126,6 +126,8 @@ Json MembersJson(const Tenant& tenant, const Machine& machine) {
          {"guard", member.page ? (member.page->InForce() ? "in force" : "not in force") : "absent"},
          {"alive", !member.died},
          {"waits", WaitsJson(member)},
+         {"descriptors_held",
+          tenant.mode == core::Mode::kMps ? Json(member.held.lost ? 0 : member.held.held) : Json(nullptr)},
          {"gpus", std::move(gpus)}});
   }
   return members;
