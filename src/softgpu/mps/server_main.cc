@@ -36,6 +36,7 @@ class MpsServer {
   // Contexts on all GPUs that the environment shows; the driver's code.
   int MakeContexts(ServerReady* ready);
   void OnEvent(const MpsEvent& event);
+  void SayFault(uint32_t gpu);
   void SayTerms(const ServerOrders& orders, const ServerReady& ready);
   void Say(const std::string& text) { log_.Write("Server", getpid(), text); }
   static std::string Name(uint32_t pid) { return "{PID: " + std::to_string(pid) + ", Context ID: 0}"; }
@@ -85,17 +86,36 @@ void MpsServer::OnEvent(const MpsEvent& event) {
       Say("Client " + name + " terminated");
       break;
     case MpsEvent::Kind::kFault:
-      Say("Fatal GPU error on device " + UuidOf(gpus_[event.gpu].uuid).text + " caused by client " + name);
-      Say("Server status is FAULT");
+      SayFault(event.gpu);
       break;
     case MpsEvent::Kind::kFailed:
-      Say("Client " + name + " has a sticky error set");
       break;
     case MpsEvent::Kind::kRecovered:
       Say("All affected clients have exited, server contexts are created again");
       Say("Server status is ACTIVE");
       break;
   }
+}
+
+// As a real one (H200, driver 580): every client is called the trigger, and the one that is
+// named first need not be it. So nothing here tells whose fault it was.
+void MpsServer::SayFault(uint32_t gpu) {
+  const std::set<uint32_t> processes(clients_.begin(), clients_.end());
+  if (processes.empty()) return;
+  const auto named = [](uint32_t pid) { return "{PID: " + std::to_string(pid) + ", Context ID: 1}"; };
+  Say("Client {PID: " + std::to_string(*processes.begin()) + ", Context: 1} encountered a fatal GPU error.");
+  Say("Server is handling a fatal GPU error.");
+  for (const uint32_t pid : processes)
+    Say("Client " + named(pid) + " on device " + std::to_string(gpu) + " to be torn down");
+  for (const uint32_t pid : processes) {
+    Say("All clients belonging to error trigging process " + std::to_string(pid) + " will be torn down");
+    Say("Client " + named(pid) + " on the error-trigging process " + std::to_string(pid) +
+        " to be torn down");
+  }
+  Say("The following devices will be reset:");
+  Say(std::to_string(gpu));
+  Say("The following client process have a sticky error set:");
+  for (const uint32_t pid : processes) Say(std::to_string(pid));
 }
 
 void MpsServer::SayTerms(const ServerOrders& orders, const ServerReady& ready) {
