@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "guard/backlog.h"
 
-#include <time.h>
-
+#include "guard/clock.h"
 #include "guard/session.h"
 
 namespace gpumux::guard {
@@ -21,12 +20,6 @@ struct Backlog {
   uint32_t streams;   // atomic; that were ever made
 };
 constinit Backlog b = {};
-
-uint64_t NowNs() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(t.tv_nsec);
-}
 
 }  // namespace
 

@@ -6,10 +6,10 @@
 #include <stdint.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "gpumux/abi/session.h"
+#include "guard/clock.h"
 #include "guard/lock.h"
 #include "guard/session.h"
 #include "guard/wire.h"
@@ -38,12 +38,6 @@ struct Descriptors {
   uint64_t ask_again_ns;
 };
 constinit Descriptors d = {};
-
-uint64_t NowNs() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(t.tv_nsec);
-}
 
 void Mix(uint64_t value) { d.set = (d.set ^ value) * 1099511628211u; }
 

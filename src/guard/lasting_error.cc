@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <time.h>
 
+#include "guard/clock.h"
 #include "guard/session.h"
 #include "guard/wrappers.h"
 
@@ -26,11 +26,7 @@ void NoteLastingError(cuda::CUresult result) {
   if (!__atomic_compare_exchange_n(&page->first_error, &none, static_cast<uint32_t>(result), false,
                                    __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
     return;
-  timespec now = {};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  __atomic_store_n(&page->first_error_ns,
-                   static_cast<uint64_t>(now.tv_sec) * 1000000000u + static_cast<uint64_t>(now.tv_nsec),
-                   __ATOMIC_SEQ_CST);
+  __atomic_store_n(&page->first_error_ns, NowNs(), __ATOMIC_SEQ_CST);
 }
 
 }  // namespace gpumux::guard

@@ -3,6 +3,7 @@
 
 #include <time.h>
 
+#include "guard/clock.h"
 #include "guard/driver.h"
 #include "guard/session.h"
 
@@ -21,12 +22,6 @@ constexpr long kNapNs = 100'000'000;
 constexpr uint32_t kNobody = 0;  // instead of an answer
 
 bool IsForMps() { return (__atomic_load_n(&Limits()->flags, __ATOMIC_RELAXED) & GPUMUX_LIMITS_MPS) != 0; }
-
-uint64_t NowNs() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(t.tv_nsec);
-}
 
 bool MayPass(uint32_t error) {
   return error == kDeviceUnavailable || error == kMaxClients || error == kMaxConnections ||

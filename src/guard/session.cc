@@ -12,6 +12,7 @@
 #include "gpumux/abi/session.h"
 #include "guard/allocations.h"
 #include "guard/backlog.h"
+#include "guard/clock.h"
 #include "guard/current_context.h"
 #include "guard/descriptors.h"
 #include "guard/driver.h"
@@ -60,12 +61,6 @@ struct Session {
   bool fork_handler_set;
 };
 constinit Session s = {};
-
-uint64_t NowNs() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(t.tv_nsec);
-}
 
 void SetState(State state) { __atomic_store_n(&g_state, static_cast<uint32_t>(state), __ATOMIC_RELEASE); }
 
