@@ -164,6 +164,36 @@ Json Compute(const Json& tenant) {
               "end what runs on this GPU outside gpumux (gpumux status shows its pids)");
 }
 
+// Of a tenant with a priority: what it holds back, or what holds it back.
+Json Priority(const Json& tenant) {
+  constexpr const char* kPart = "priority";
+  const Json& gate = At(tenant, "gate");
+  const bool first = TextAt(tenant, "priority") == "latency";
+  if (IsWaiting(tenant) || !gate.is_object())
+    return Part(kPart, nullptr, "nothing to enforce", "no process of it has a context on a GPU");
+  if (!first) {
+    const std::string by = TextAt(gate, "held_by");
+    const std::string why = fmt::format(
+        "its kernels wait while a latency-critical neighbour works: closed for {:.1f} s so far, opened {} "
+        "time(s) for its minimum",
+        At(gate, "closed_seconds").is_number() ? At(gate, "closed_seconds").get<double>() : 0.0,
+        NumberAt(gate, "forced_open").value_or(0));
+    if (by == "not yet")
+      return Part(kPart, nullptr, "nothing to enforce",
+                  "no latency-critical neighbour closed its gate so far");
+    return Part(kPart, by == "gpu" ? "gate, by waits in its streams" : "gate, before its launches", "proven",
+                why);
+  }
+  if (const auto without = NumberAt(gate, "processes_without_bit").value_or(0); without > 0)
+    return Part(kPart, nullptr, "not enforced",
+                fmt::format("{} process(es) of it close no gates: too many do already", without),
+                "start fewer latency-critical processes on this machine");
+  return Part(
+      kPart, "gates of best-effort neighbours", "proven",
+      fmt::format("closed {} time(s) while it worked; neighbours of priority normal are not held back",
+                  NumberAt(gate, "busy_periods").value_or(0)));
+}
+
 Json FaultIsolation(const Json& tenant, const Json& status) {
   constexpr const char* kPart = "isolation";
   if (TextAt(tenant, "isolation") == "none")
@@ -358,6 +388,9 @@ Json Explanation(const Json& tenant, const Json& status) {
   }
   out["parts"] = {MemoryLimit(tenant), MemoryGuarantee(tenant, status), Compute(tenant),
                   FaultIsolation(tenant, status)};
+  if (const std::string priority = TextAt(tenant, "priority", 20);
+      priority == "latency" || priority == "best-effort")
+    out["parts"].push_back(Priority(tenant));
   if (TextAt(tenant, "mode") == "mps") out["parts"].push_back(OwnDeath(tenant));
   out["parts"].push_back(CpuAffinity(tenant));
   out["refusals"] = At(tenant, "refusals");

@@ -180,12 +180,6 @@ Status CheckMode(const ParsedCommandLine& line, RunOptions& options) {
                     *line.Value("--share")),
         fmt::format("write --share {}", line.Value("--share")->substr(line.Value("--share")->find(':') + 1)));
   }
-  if (options.priority == "latency" || (options.priority == "best-effort" && !mps)) {
-    return Fail(Code::kUnsupported,
-                fmt::format("--priority {} cannot be kept: in {} the driver treats all tenants alike",
-                            options.priority, mps ? "mps" : "timeslice"),
-                "leave out --priority; the gate that keeps one is not in this version");
-  }
   if (options.restarts > 0 && !mps) {
     return Fail(Code::kUnsupported, "--restart neighbour-fault is for --mode mps alone",
                 "leave it out: in no other mode does a neighbour's fault reach the program");
@@ -302,8 +296,8 @@ const CommandSpec& RunSpec() {
            {"--priority",
             Takes::kValue,
             "P",
-            "normal, or in mode mps best-effort: its blocks come after those of others",
-            {"normal", "best-effort"}},
+            "whose work goes first: kernels of best-effort tenants wait while a latency tenant works",
+            {"latency", "normal", "best-effort"}},
            {"--processes", Takes::kValue, "N",
             "in mode mps: processes that use the GPU at once; each may take its part of --mem"},
            {"--restart",

@@ -36,6 +36,25 @@ std::string_view Name(Isolation isolation) {
   return "?";
 }
 
+std::string_view Name(Urgency urgency) {
+  switch (urgency) {
+    case Urgency::kNormal:
+      return "normal";
+    case Urgency::kLatency:
+      return "latency";
+    case Urgency::kBestEffort:
+      return "best-effort";
+  }
+  return "?";
+}
+
+std::optional<Urgency> FindUrgency(std::string_view name) {
+  for (const Urgency urgency : {Urgency::kNormal, Urgency::kLatency, Urgency::kBestEffort}) {
+    if (name == Name(urgency)) return urgency;
+  }
+  return std::nullopt;
+}
+
 uint64_t BytesOf(const MemorySize& size, uint64_t usable_bytes) {
   if (size.ratio <= 0) return size.bytes;
   // Below 2^53 the product is exact enough; above 1 it would exceed the GPU.

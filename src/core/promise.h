@@ -33,6 +33,12 @@ enum class Isolation {
 };
 std::string_view Name(Isolation isolation);
 
+// Whose work goes first on a GPU: kernels of the best-effort are held back while a
+// latency-critical tenant works (docs/design/gate.md). Not the queue's priority.
+enum class Urgency { kNormal, kLatency, kBestEffort };
+std::string_view Name(Urgency urgency);
+std::optional<Urgency> FindUrgency(std::string_view name);
+
 // Requests that no GPU state could make sensible are turned away where they are
 // parsed; what is here is well-formed.
 struct Request {
@@ -46,10 +52,10 @@ struct Request {
   Isolation isolation = Isolation::kFault;
   std::optional<Fill> fill;  // nullopt: as the policy says
   // Of mode mps alone: the most of a GPU's multiprocessors, above 0 and up to 1;
-  // the processes that may be clients at once; below normal in the block scheduler.
+  // the processes that may be clients at once.
   std::optional<double> share_ceiling;
   unsigned processes = 1;
-  bool best_effort = false;
+  Urgency urgency = Urgency::kNormal;
   // It is stopped after so long.
   std::optional<std::chrono::nanoseconds> time_limit;
   // Whose it is, by the system's databases: the policy's quotas go by these.

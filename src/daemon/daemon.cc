@@ -18,6 +18,7 @@
 #include "daemon/api.h"
 #include "daemon/ending.h"
 #include "daemon/events.h"
+#include "daemon/gates.h"
 #include "daemon/kept.h"
 #include "daemon/mps_clients.h"
 #include "daemon/mps_faults.h"
@@ -56,6 +57,7 @@ struct Daemon::Parts {
         mps_clients(mps, machine, tenants, clock),
         keeper(loop, clock, settings.paths.keeper_socket, settings.keeper_program),
         held(machine, tenants, keeper, events, clock, settings.hold),
+        gates(machine, tenants, settings.gate),
         turns(loop),
         sessions(machine, tenants, monitor, reaper, desk, reclaim, held, leases, turns, loop, clock),
         report(machine, tenants, leases, clock),
@@ -98,6 +100,9 @@ struct Daemon::Parts {
     sessions.mps_place = [this](Tenant& tenant, Member& member, unsigned slot, uint32_t driver_error) {
       return mps_places.Ask(tenant, member, slot, driver_error);
     };
+    sessions.gate = [this](Tenant& tenant, Member& member, uint32_t first, std::vector<UniqueFd>& own) {
+      return gates.Ask(tenant, member, first, own);
+    };
     mps.on_lost_work = [this](const MpsDomain& domain, bool fault) {
       keeper.Look();
       mps_faults.WorkIsLost(domain, fault);
@@ -108,17 +113,23 @@ struct Daemon::Parts {
     };
     leases.make_room = [this](const auto& waiting) { return reclaim.MakeRoomFor(waiting); };
     reclaim.allocating = [this](core::ProcessKey process) { return desk.Waits(process); };
-    leases.on_process = keeper.on_lost = [this] { keeper.Hold(WhatToKeep(machine, tenants)); };
+    keeper.on_lost = [this] { keeper.Hold(WhatToKeep(machine, tenants)); };
+    leases.on_changed = [this] {
+      keeper.on_lost();
+      gates.Update();
+    };
     keeper.on_connected = [this] { held.CallAgain(); };
     keeper.on_gone = [this] { held.KeeperGone(); };
     held.on_let_go = [this](const Member& member) { mps_faults.NoteLetGo(member); };
     reaper.on_died = [this](Tenant& tenant, Member& member) {
+      gates.Died(member);
       held.Died(tenant, member);
       mps_faults.NoteDeath(tenant, member);
     };
     reaper.on_freed = [this](Tenant& tenant, Member& member) { held.Freed(tenant, member); };
     reaper.on_returned = [this](Tenant& tenant) {
       leases.CheckEnd(tenant);
+      gates.Update();
       leases.ScheduleSoon();
       loop.Post([this] { desk.Retry(); });
     };
@@ -172,6 +183,7 @@ struct Daemon::Parts {
     mps_clients.Tick();
     keeper.Hold(WhatToKeep(machine, tenants));
     held.Tick();
+    gates.Update();
     if (!leases.Idle() || !mps.Idle())
       idle_since.reset();
     else if (!idle_since)
@@ -254,6 +266,7 @@ struct Daemon::Parts {
   MpsClients mps_clients;
   KeeperLink keeper;
   HeldDescriptors held;
+  Gates gates;
   FairTurns turns;
   Sessions sessions;
   Report report;

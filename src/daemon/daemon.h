@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/paths.h"
 #include "core/policy.h"
+#include "daemon/gates.h"
 #include "daemon/held_descriptors.h"
 #include "daemon/service_manager.h"
 #include "gpu/nvml.h"
@@ -27,6 +28,7 @@ struct DaemonSettings {
   bool for_everyone = false;  // the machine's daemon: other users may connect
   core::Policy policy = {};
   HoldTimes hold = {};
+  GateTimes gate = {};
   std::chrono::nanoseconds mps_idle_time = std::chrono::seconds(30);
   // At SIGHUP: what holds from then on. An error leaves all as it was. May be empty.
   std::function<Result<core::Policy>()> reload = {};

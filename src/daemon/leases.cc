@@ -186,7 +186,7 @@ void Leases::Grant(uint64_t request_id, const core::Placement& placement) {
   for (const size_t gpu : added.gpus) monitor_.Publish(gpu);
   WatchTimeLimit(added);
   events_.Note(About(EventKind::kGranted, added, DescribeGrant(added, machine_), added.uid));
-  if (on_process) on_process();
+  if (on_changed) on_changed();
   if (added.mode != core::Mode::kMps) return TellGranted(added);
   prepare(added, [this, id = added.id](const Status& ready) {
     Tenant* tenant = tenants_.Find(id);
@@ -270,7 +270,7 @@ void Leases::Started(uint64_t session, pid_t pid) {
   KillPoint("program-started");
   tenant->child = ProcessName{pid, stat->start_time};
   WatchChild(*tenant, std::move(*pidfd));
-  if (on_process) on_process();
+  if (on_changed) on_changed();
   if (Status saved = Save(*tenant); !saved) LogError("tenant {}: {}", tenant->id, saved.error().ToString());
   // Stopped before it started.
   if (tenant->state == TenantState::kStopping) Signal(*tenant, tenant->draining ? SIGKILL : SIGTERM);

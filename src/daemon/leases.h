@@ -72,8 +72,8 @@ class Leases {
   std::function<bool(uint64_t session)> send_resumed;
   std::function<bool(uint64_t session, const std::string& json, const std::vector<int>& fds)> send_granted;
   // A lease is in the books and its `run` is told when this returns, or its
-  // program has started.
-  std::function<void()> on_process;
+  // program has started, or it is to end.
+  std::function<void()> on_changed;
   // The session is over with it.
   std::function<void(uint64_t session, const Error& error)> send_refused;
 

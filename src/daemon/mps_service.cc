@@ -333,7 +333,7 @@ std::map<std::string, std::string> MpsService::EnvironmentOf(const Tenant& tenan
   env["CUDA_MPS_PIPE_DIRECTORY"] = domain->PipeDirectory();
   const core::Request& ask = tenant.request.ask;
   if (ask.share_ceiling) env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = core::MpsPercentage(*ask.share_ceiling);
-  if (ask.best_effort) env["CUDA_MPS_CLIENT_PRIORITY"] = "1";
+  if (ask.urgency == core::Urgency::kBestEffort) env["CUDA_MPS_CLIENT_PRIORITY"] = "1";
   std::vector<core::MpsLimit> limits;
   for (const core::Share& share : tenant.shares) {
     if (share.limit_bytes)

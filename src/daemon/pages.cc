@@ -191,6 +191,24 @@ bool TenantPages::IsMps() const {
   return std::atomic_ref<uint32_t>(limits().flags).load() & GPUMUX_LIMITS_MPS;
 }
 
+void TenantPages::SetGate(bool on) {
+  std::atomic_ref<uint32_t> flags(limits().flags);
+  if (on) {
+    flags.fetch_or(GPUMUX_LIMITS_GATE);
+  } else {
+    flags.fetch_and(~GPUMUX_LIMITS_GATE);
+  }
+}
+
+void TenantPages::SetLaunch(uint32_t bits) {
+  std::atomic_ref<uint32_t> launch(limits().launch);
+  if (launch.load(std::memory_order_relaxed) != bits) launch.store(bits);
+}
+
+void TenantPages::CallForGates() { std::atomic_ref<uint32_t>(limits().gates_call).fetch_add(1); }
+
+uint32_t TenantPages::GatesCall() const { return std::atomic_ref<uint32_t>(limits().gates_call).load(); }
+
 void TenantPages::CallForDescriptors() { std::atomic_ref<uint32_t>(limits().descriptors_call).fetch_add(1); }
 
 void TenantPages::SetHeartbeat(uint64_t monotonic_ns) { Store(limits().daemon_heartbeat, monotonic_ns); }

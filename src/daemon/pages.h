@@ -97,6 +97,13 @@ class TenantPages {
   // Its processes are to be clients of MPS, and their descriptors of GPUs are held.
   void SetMps();
   bool IsMps() const;
+  // Its processes are to have gate pages.
+  void SetGate(bool on);
+  // GPUMUX_LAUNCH_*.
+  void SetLaunch(uint32_t bits);
+  // Those who may close gates shall ask anew which these are.
+  void CallForGates();
+  uint32_t GatesCall() const;
   // All of them shall send theirs anew.
   void CallForDescriptors();
   void SetHeartbeat(uint64_t monotonic_ns);

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "daemon/cpu_affinity.h"
+#include "daemon/gate_report.h"
 #include "daemon/refusal_report.h"
 #include "daemon/usage.h"
 #include "daemon/user_name.h"
@@ -68,7 +69,7 @@ Json Enforced(const Tenant& tenant, const Machine& machine) {
   return enforced;
 }
 
-void AddShareKeys(Json& json, core::Mode mode) {
+void AddShareKeys(Json& json, core::Mode mode, core::Urgency urgency) {
   const auto& capability = modes::ModeOf(mode).capability();
   if (capability.share_min_ratio < 0) {
     json["share_min_ratio"] = nullptr;
@@ -78,7 +79,7 @@ void AddShareKeys(Json& json, core::Mode mode) {
     json["share_min_ratio"] = capability.share_min_ratio;
     json["share_max_ratio"] = capability.share_max_ratio;
   }
-  json["priority"] = "normal";
+  json["priority"] = core::Name(urgency);
 }
 
 void AddTimeLimit(Json& json, const core::Request& ask) {
@@ -189,7 +190,8 @@ Json TenantJson(const Tenant& tenant, const Machine& machine) {
   json["mem_used_bytes"] = used;
   json["mem_allowance_bytes"] = allowance;
   json["mem_peak_bytes"] = peak;
-  AddShareKeys(json, tenant.mode);
+  AddShareKeys(json, tenant.mode, tenant.request.ask.urgency);
+  json["gate"] = GateJson(tenant);
   json["isolation"] = core::Name(tenant.request.ask.isolation);
   json["strict"] = tenant.request.strict;
   json["enforced"] = Enforced(tenant, machine);
@@ -280,7 +282,7 @@ Json WaiterJson(const Waiter& waiter, const core::Queue& queue, const Clock& clo
   json["mem_peak_bytes"] = 0;
   json["share_min_ratio"] = json["share_max_ratio"] = nullptr;
   json["share_min_ratio_reason"] = json["share_max_ratio_reason"] = "waits";
-  json["priority"] = "normal";
+  json["priority"] = core::Name(ask.urgency);
   json["isolation"] = core::Name(ask.isolation);
   json["strict"] = waiter.request.strict;
   json["enforced"] = {

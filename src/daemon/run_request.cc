@@ -153,9 +153,9 @@ Status ReadMps(const Json& object, core::Request& ask) {
   const Json& processes = Member(object, "processes");
   auto priority = Text(object, "priority", 32);
   if (!priority) return tl::unexpected(priority.error());
-  if (!priority->empty() && *priority != "normal" && *priority != "best-effort")
-    return Bad("priority", "must be normal or best-effort");
-  ask.best_effort = *priority == "best-effort";
+  const auto urgency = priority->empty() ? core::Urgency::kNormal : core::FindUrgency(*priority);
+  if (!urgency) return Bad("priority", "must be latency, normal or best-effort");
+  ask.urgency = *urgency;
   if (!share.is_null()) {
     // Written so that NaN fails too.
     if (!share.is_number() || !(share.get<double>() > 0 && share.get<double>() <= 1))
@@ -168,8 +168,8 @@ Status ReadMps(const Json& object, core::Request& ask) {
       return Bad("processes", fmt::format("must be a whole number from 1 to {}", kMaxProcesses));
     ask.processes = processes.get<unsigned>();
   }
-  if (ask.mode != core::Mode::kMps && (ask.best_effort || ask.share_ceiling || ask.processes > 1))
-    return Fail(Code::kUnsupported, "a share, a priority and a number of processes need mode mps", "");
+  if (ask.mode != core::Mode::kMps && (ask.share_ceiling || ask.processes > 1))
+    return Fail(Code::kUnsupported, "a share and a number of processes need mode mps", "");
   return {};
 }
 

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "daemon/credit_desk.h"
 #include "daemon/fair_turns.h"
+#include "daemon/gates.h"
 #include "daemon/held_descriptors.h"
 #include "daemon/leases.h"
 #include "daemon/reaper.h"
@@ -32,6 +33,11 @@ class Sessions {
 
   // A process asks for a place as a client of MPS (mps_places.h).
   std::function<uint32_t(Tenant& tenant, Member& member, unsigned slot, uint32_t driver_error)> mps_place;
+
+  // A process asks for its gate page, and for those that it may close (gates.h).
+  std::function<std::optional<Gates::Answer>(Tenant& tenant, Member& member, uint32_t first,
+                                             std::vector<UniqueFd>& own)>
+      gate;
 
   // Also again, when the socket is not `Listening` any more: somebody removed it.
   void Listen(ipc::UnixListener listener);
@@ -90,6 +96,7 @@ class Sessions {
   bool Notice(Session& session, const ipc::Frame& frame);
   bool HoldDescriptors(Session& session, const ipc::Frame& frame, std::vector<UniqueFd>& fds);
   bool MpsPlace(Session& session, const ipc::Frame& frame);
+  bool Gate(Session& session, const ipc::Frame& frame, std::vector<UniqueFd>& fds);
   bool ProcessList(Session& session, const ipc::Frame& frame);
   void RefuseGuard(Session& session, uint32_t request_id, uint32_t reason, const std::string& text);
 

@@ -33,6 +33,8 @@ bool Sessions::HandleGuard(Session& session, const ipc::Frame& frame, std::vecto
       return HoldDescriptors(session, frame, fds);
     case GPUMUX_MPS_PLACE_REQUEST:
       return MpsPlace(session, frame);
+    case GPUMUX_GATE_REQUEST:
+      return Gate(session, frame, fds);
     default:
       return false;
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sessions of guards of mode mps: descriptors to be held (held_descriptors.h), places of
-// clients (mps_places.h).
+// Sessions of guards: descriptors to be held (held_descriptors.h), places of clients of MPS
+// (mps_places.h), gates (gates.h).
 #include "daemon/sessions.h"
 
 namespace gpumux::daemon {
@@ -23,6 +23,16 @@ bool Sessions::MpsPlace(Session& session, const ipc::Frame& frame) {
                                          : static_cast<uint32_t>(GPUMUX_MPS_PLACE_YES),
                                      0};
   Send(session.id, ipc::EncodeStruct(GPUMUX_MPS_PLACE_REPLY, frame.request_id, reply));
+  return true;
+}
+
+bool Sessions::Gate(Session& session, const ipc::Frame& frame, std::vector<UniqueFd>& fds) {
+  Tenant* tenant = nullptr;
+  Member* member = nullptr;
+  if (!Find(session, &tenant, &member) || !gate) return false;
+  const auto answer = gate(*tenant, *member, ipc::PayloadAs<gpumux_gate_request>(frame).first, fds);
+  if (!answer) return false;
+  Send(session.id, ipc::EncodeStruct(GPUMUX_GATE_REPLY, frame.request_id, answer->reply), answer->fds);
   return true;
 }
 

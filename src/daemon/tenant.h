@@ -18,6 +18,7 @@
 #include "core/ledger.h"
 #include "core/promise.h"
 #include "daemon/event_loop.h"
+#include "daemon/gate_page.h"
 #include "daemon/pages.h"
 #include "daemon/refusal.h"
 #include "daemon/run_request.h"
@@ -79,7 +80,9 @@ struct Member {
   bool guard_before = false;        // without `page`: it has one of a daemon before this one
   std::vector<Gpu> gpus;            // by slot
   HeldOfProcess held;
-  std::optional<Time> died;  // its bytes are returned once NVML shows them free
+  std::shared_ptr<GatePage> gate;     // null: it did not ask for one
+  std::optional<unsigned> owner_bit;  // as one who closes others' gates
+  std::optional<Time> died;           // its bytes are returned once NVML shows them free
 };
 
 // A process of a tenant whose program has ended: it holds nothing on a GPU, but

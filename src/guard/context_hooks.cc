@@ -10,6 +10,7 @@
 #include "guard/descriptors.h"
 #include "guard/driver.h"
 #include "guard/driver_objects.h"
+#include "guard/gate.h"
 #include "guard/limits.h"
 #include "guard/local_memory.h"
 #include "guard/lock.h"
@@ -53,16 +54,18 @@ void Gone(int slot, CUcontext context) {
   RefreshPools(slot, last);
   NoticeContexts(slot, g_contexts[slot]);
   CountContexts(-1);
+  GateContextGone(context, last);
   LookAtDescriptors();
 }
 
-// After one was made, or was not.
-void Made(int slot, bool made) {
-  if (made) g_contexts[slot]++;
+// After one was made, or was not (null).
+void Made(int slot, CUcontext context) {
+  if (context) g_contexts[slot]++;
   NoticeContexts(slot, g_contexts[slot]);
-  if (!made) return;
+  if (!context) return;
   CountContexts(1);
   SendDescriptors();
+  GateContextMade(context);
 }
 
 template <typename Create>
@@ -80,7 +83,7 @@ CUresult CreateContext(CUcontext* out, CUdevice device, Create&& create) {
       ReadBackMps(slot, device, *out);
       g_created.Insert(reinterpret_cast<uint64_t>(*out), Context{slot, 1});
     }
-    Made(slot, r == CUDA_SUCCESS && out);
+    Made(slot, r == CUDA_SUCCESS && out ? *out : nullptr);
     return r;
   });
 }
@@ -157,7 +160,7 @@ CUresult RetainPrimary(CUdevice device, int slot, CUcontext* context) {
     ReadBackMps(slot, device, *context);
     g_primary[slot] = *context;
   }
-  Made(slot, r == CUDA_SUCCESS && context);
+  Made(slot, r == CUDA_SUCCESS && context ? *context : nullptr);
   return r;
 }
 

@@ -9,6 +9,7 @@
 #include "guard/credit.h"
 #include "guard/current_context.h"
 #include "guard/descriptors.h"
+#include "guard/gate.h"
 #include "guard/lock.h"
 #include "guard/rounding.h"
 #include "guard/session.h"
@@ -152,6 +153,7 @@ CUresult DestroyStream(CUstream stream, Destroy&& destroy) {
   // The streams that every context has are not asked about: they cannot be destroyed.
   const bool known =
       InForce() && reinterpret_cast<uintptr_t>(stream) > 2 && ContextOfStream(stream, &context);
+  StreamGone(stream);
   const CUresult r = destroy();
   if (r == CUDA_SUCCESS && known) RemoveObjects(Objects::kStreams, 1, context);
   return r;

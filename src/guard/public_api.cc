@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "gpumux/abi/program.h"
+#include "guard/gate.h"
 #include "guard/own_part.h"
 #include "guard/reclaim.h"
 #include "guard/session.h"
@@ -112,5 +113,6 @@ GPUMUX_EXPORT int gpumux_latency_critical_v1(int on) {
   Attach();
   if (!InForce()) return GPUMUX_ERROR_NOT_A_TENANT;
   MarkLatencyCritical(on != 0);
+  GateHint(on != 0);
   return GPUMUX_ERROR_NOT_IN_EFFECT;
 }

@@ -16,6 +16,7 @@
 #include "guard/current_context.h"
 #include "guard/descriptors.h"
 #include "guard/driver.h"
+#include "guard/gate.h"
 #include "guard/lock.h"
 #include "guard/own_part.h"
 #include "guard/reclaim.h"
@@ -25,8 +26,8 @@ namespace gpumux::guard {
 
 constinit uint32_t g_state = static_cast<uint32_t>(State::kIdle);
 constinit uint64_t* g_launches = nullptr;
-static constinit const uint32_t g_running = GPUMUX_STATE_RUNNING;
-constinit const uint32_t* g_mps_state = &g_running;
+static constinit const uint32_t g_nothing = 0;
+constinit const uint32_t* g_launch = &g_nothing;
 
 namespace {
 
@@ -147,11 +148,6 @@ int MeetDaemon(gpumux_guard_welcome* welcome, int fds[3]) {
   }
 }
 
-void FollowState(const gpumux_limits_page* limits) {
-  const bool mps = (__atomic_load_n(&limits->flags, __ATOMIC_RELAXED) & GPUMUX_LIMITS_MPS) != 0;
-  __atomic_store_n(&g_mps_state, mps ? &limits->state : &g_running, __ATOMIC_RELEASE);
-}
-
 bool MapPages(const int fds[3]) {
   auto* limits = static_cast<gpumux_limits_page*>(Map(fds[0], PROT_READ));
   auto* tenant = static_cast<gpumux_tenant_page*>(Map(fds[1], PROT_READ | PROT_WRITE));
@@ -168,7 +164,7 @@ bool MapPages(const int fds[3]) {
   s.tenant = tenant;
   s.process = process;
   __atomic_store_n(&g_launches, &process->gpus[0].launches, __ATOMIC_RELEASE);
-  FollowState(limits);
+  __atomic_store_n(&g_launch, &limits->launch, __ATOMIC_RELEASE);
   return true;
 }
 
@@ -191,7 +187,7 @@ bool TakeNewPages(const int fds[3]) {
   }
   __atomic_store_n(&s.limits, limits, __ATOMIC_SEQ_CST);
   __atomic_store_n(&s.tenant, tenant, __ATOMIC_SEQ_CST);
-  FollowState(limits);
+  __atomic_store_n(&g_launch, &limits->launch, __ATOMIC_RELEASE);
   return true;
 }
 
@@ -264,7 +260,7 @@ void InForkedChild() {
     s.page_fds[i] = 0;
   }
   g_launches = nullptr;
-  g_mps_state = &g_running;
+  g_launch = &g_nothing;
   s.limits = nullptr;
   s.tenant = nullptr;
   s.process = nullptr;
@@ -274,12 +270,14 @@ void InForkedChild() {
   ForgetReclaim();
   ForgetDescriptors();
   ForgetBacklog();
+  ForgetGate();
   SetState(State::kIdle);
 }
 
 // One request and its reply, under request_lock. False: the connection is gone.
 bool Call(uint16_t type, const void* request, uint32_t request_bytes, uint16_t reply_type, void* reply,
-          uint32_t reply_bytes, const int* fds = nullptr, size_t fd_count = 0) {
+          uint32_t reply_bytes, const int* fds = nullptr, size_t fd_count = 0, int* fds_back = nullptr,
+          int* fds_back_count = nullptr) {
   s.unanswered = 0;
   if (s.fd > 0 && !SocketIsOurs()) s.fd = -1;  // the program closed it
   if (s.fd <= 0) {
@@ -304,8 +302,10 @@ bool Call(uint16_t type, const void* request, uint32_t request_bytes, uint16_t r
   if (reply_type == 0) return true;
   const uint64_t sent = NowNs();
   uint32_t bytes = 0;
-  const uint16_t got = Receive(s.fd, id, reply, reply_bytes, &bytes, nullptr, 0, nullptr);
+  const uint16_t got = Receive(s.fd, id, reply, reply_bytes, &bytes, fds_back,
+                               fds_back ? static_cast<int>(GPUMUX_MAX_FDS) : 0, fds_back_count);
   if (got != reply_type || bytes != reply_bytes) {
+    for (int i = 0; fds_back && i < *fds_back_count; i++) close(fds_back[i]);
     s.unanswered = id;
     LoseConnection();
     // One that hangs was waited for already.
@@ -499,6 +499,17 @@ bool RequestMpsPlace(int slot, uint32_t driver_error, uint32_t* answer) {
 
 bool ToBeMpsClient() {
   return InForce() && (__atomic_load_n(&Limits()->flags, __ATOMIC_RELAXED) & GPUMUX_LIMITS_MPS) != 0;
+}
+
+bool ToHaveGate() {
+  return InForce() && (__atomic_load_n(&Limits()->flags, __ATOMIC_RELAXED) & GPUMUX_LIMITS_GATE) != 0;
+}
+
+bool RequestGate(uint32_t first, int own, gpumux_gate_reply* reply, int* fds, int* fd_count) {
+  const gpumux_gate_request request = {first, 0};
+  Held held(s.request_lock);
+  return Call(GPUMUX_GATE_REQUEST, &request, sizeof request, GPUMUX_GATE_REPLY, reply, sizeof *reply,
+              own >= 0 ? &own : nullptr, own >= 0 ? 1 : 0, fds, fd_count);
 }
 
 bool HoldDescriptors(const gpumux_hold_descriptors& message, const int* fds, uint32_t count) {

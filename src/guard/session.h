@@ -38,9 +38,12 @@ inline bool InForce() {
 // The process's launch counter; null while no limits are in force. For the hot
 // path, which has no time for Counters().
 extern constinit uint64_t* g_launches;
-// The limits page's state, for the same path, while limits of a client of MPS are in
-// force; else a word that says "running".
-extern constinit const uint32_t* g_mps_state;
+// The limits page's `launch`, for the same path, while limits are in force; else a word
+// that says that there is nothing to do beside launching.
+extern constinit const uint32_t* g_launch;
+inline uint32_t LaunchWord() {
+  return __atomic_load_n(__atomic_load_n(&g_launch, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
+}
 
 // Connects, once a process (again after a fork). Returns the state reached.
 State Attach();
@@ -91,6 +94,10 @@ void NoticeContexts(int slot, uint32_t contexts);
 bool RequestMpsPlace(int slot, uint32_t driver_error, uint32_t* answer);
 // The tenant's processes are to be clients of MPS.
 bool ToBeMpsClient();
+// They are to have gate pages (gate.h).
+bool ToHaveGate();
+// `own`: this process's page, or -1. `fds`: GPUMUX_MAX_FDS; those that came are the caller's.
+bool RequestGate(uint32_t first, int own, gpumux_gate_reply* reply, int* fds, int* fd_count);
 // Descriptors of GPUs for the daemon to keep, and what the page says of them. False: it did
 // not get them.
 bool HoldDescriptors(const gpumux_hold_descriptors& message, const int* fds, uint32_t count);

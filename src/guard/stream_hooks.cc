@@ -15,6 +15,7 @@
 #include "guard/current_context.h"
 #include "guard/descriptors.h"
 #include "guard/driver.h"
+#include "guard/gate.h"
 #include "guard/lock.h"
 #include "guard/rounding.h"
 #include "guard/session.h"
@@ -449,20 +450,23 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void
 }
 
 CUresult cuStreamSynchronize(CUstream stream) {
+  GateWait gate(stream, false);
   Wait wait(IsOnlyStream(stream));
-  const CUresult r = wait.Over(Through(Real().cuStreamSynchronize, stream));
+  const CUresult r = gate.Over(wait.Over(Through(Real().cuStreamSynchronize, stream)));
   AfterSynchronise();
   return r;
 }
 
 CUresult cuStreamSynchronize_ptsz(CUstream stream) {
+  GateWait gate(stream, true);
   Wait wait(false);
-  const CUresult r = wait.Over(Through(Real().cuStreamSynchronize_ptsz, stream));
+  const CUresult r = gate.Over(wait.Over(Through(Real().cuStreamSynchronize_ptsz, stream)));
   AfterSynchronise();
   return r;
 }
 
 CUresult cuEventSynchronize(CUevent event) {
+  const GateWait gate(kAnyStream, false);
   Wait wait(false);
   const CUresult r = wait.Over(Through(Real().cuEventSynchronize, event));
   AfterSynchronise();
@@ -470,6 +474,7 @@ CUresult cuEventSynchronize(CUevent event) {
 }
 
 CUresult cuCtxSynchronize() {
+  const GateWait gate(kAnyStream, false);
   Wait wait(true);
   const CUresult r = wait.Over(Through(Real().cuCtxSynchronize));
   AfterSynchronise();
@@ -477,6 +482,7 @@ CUresult cuCtxSynchronize() {
 }
 
 CUresult cuCtxSynchronize_v2(CUcontext ctx) {
+  const GateWait gate(kAnyStream, false);
   Wait wait(true);
   const CUresult r = wait.Over(Through(Real().cuCtxSynchronize_v2, ctx));
   AfterSynchronise();

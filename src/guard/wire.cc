@@ -62,7 +62,7 @@ uint16_t Receive(int fd, uint32_t id, void* payload, uint32_t capacity, uint32_t
   for (int tries = 0; tries < 64; tries++) {
     gpumux_frame frame = {};
     iovec parts[2] = {{&frame, sizeof frame}, {payload, capacity}};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * 8)];
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * GPUMUX_MAX_FDS)];
     msghdr message = {};
     message.msg_iov = parts;
     message.msg_iovlen = 2;
@@ -72,7 +72,7 @@ uint16_t Receive(int fd, uint32_t id, void* payload, uint32_t capacity, uint32_t
     do {
       n = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
     } while (n < 0 && errno == EINTR);
-    int received[8];
+    int received[GPUMUX_MAX_FDS];
     int count = 0;
     if (n >= 0) {
       for (cmsghdr* c = CMSG_FIRSTHDR(&message); c; c = CMSG_NXTHDR(&message, c)) {

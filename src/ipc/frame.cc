@@ -44,6 +44,10 @@ Shape ShapeOf(uint16_t type) {
       return {Kind::kStruct, sizeof(gpumux_mps_place_request)};
     case GPUMUX_MPS_PLACE_REPLY:
       return {Kind::kStruct, sizeof(gpumux_mps_place_reply)};
+    case GPUMUX_GATE_REQUEST:
+      return {Kind::kStruct, sizeof(gpumux_gate_request)};
+    case GPUMUX_GATE_REPLY:
+      return {Kind::kStruct, sizeof(gpumux_gate_reply)};
     case GPUMUX_RECLAIM_LISTEN:
       return {Kind::kStruct, sizeof(gpumux_reclaim_listen)};
     case GPUMUX_RECLAIM_LISTENING:

@@ -77,6 +77,7 @@ struct IpcMemHandle {
   X(StreamCreate, "cuStreamCreate", (cuda::CUstream*, unsigned))                                                \
   X(StreamDestroy, "cuStreamDestroy_v2", (cuda::CUstream))                                                      \
   X(StreamSynchronize, "cuStreamSynchronize", (cuda::CUstream))                                                 \
+  X(StreamQuery, "cuStreamQuery", (cuda::CUstream))                                                             \
   X(StreamBeginCapture, "cuStreamBeginCapture_v2", (cuda::CUstream, cuda::CUstreamCaptureMode))                 \
   X(StreamEndCapture, "cuStreamEndCapture", (cuda::CUstream, cuda::CUgraph*))
 // clang-format on

@@ -47,7 +47,7 @@ struct Shared {
   std::atomic<bool> failed{false};
 
   std::mutex mutex;
-  std::vector<int64_t> latencies;
+  std::vector<int64_t> latencies, services;
   Steady::time_point last_end{};
   Status status;
 
@@ -103,12 +103,21 @@ class Lane {
     for (unsigned i = 0; i < s_.options.kernels; ++i) {
       if (exec_ ? !Check("cuGraphLaunch", s_.driver.GraphLaunch(exec_, stream_)) : !Launch()) return false;
     }
-    return Check("cuStreamSynchronize", s_.driver.StreamSynchronize(stream_));
+    if (!s_.options.poll) return Check("cuStreamSynchronize", s_.driver.StreamSynchronize(stream_));
+    CUresult r;
+    while ((r = s_.driver.StreamQuery(stream_)) == cuda::CUDA_ERROR_NOT_READY) {
+    }
+    return Check("cuStreamQuery", r);
   }
 
-  void Record(Steady::time_point from) {
+  // Its arrival, and when it was begun.
+  void Record(Steady::time_point from, Steady::time_point begun) {
+    const auto since = [this](Steady::time_point then) {
+      return std::chrono::duration_cast<std::chrono::nanoseconds>(last_end_ - then).count();
+    };
     last_end_ = Steady::now();
-    latencies_.push_back(std::chrono::duration_cast<std::chrono::nanoseconds>(last_end_ - from).count());
+    latencies_.push_back(since(from));
+    services_.push_back(since(begun));
   }
 
   void ClosedLoop() {
@@ -116,7 +125,7 @@ class Lane {
     while (!s_.failed && Steady::now() < s_.end) {
       const auto from = Steady::now();
       if (!Request()) return;
-      Record(from);
+      Record(from, from);
       if (s_.options.gap_us > 0) WaitUntil(last_end_ + std::chrono::microseconds(s_.options.gap_us));
     }
   }
@@ -125,8 +134,9 @@ class Lane {
     for (size_t i; !s_.failed && (i = s_.next++) < s_.arrivals.size();) {
       const auto arrival = s_.start + std::chrono::nanoseconds(s_.arrivals[i]);
       WaitUntil(arrival);
+      const auto begun = Steady::now();
       if (!Request()) return;
-      Record(arrival);
+      Record(arrival, begun);
     }
   }
 
@@ -136,6 +146,7 @@ class Lane {
     s_.driver.StreamDestroy(stream_);
     const std::lock_guard lock(s_.mutex);
     s_.latencies.insert(s_.latencies.end(), latencies_.begin(), latencies_.end());
+    s_.services.insert(s_.services.end(), services_.begin(), services_.end());
     s_.last_end = std::max(s_.last_end, last_end_);
   }
 
@@ -143,7 +154,7 @@ class Lane {
   cuda::CUstream stream_ = nullptr;
   cuda::CUgraph graph_ = nullptr;
   cuda::CUgraphExec exec_ = nullptr;
-  std::vector<int64_t> latencies_;
+  std::vector<int64_t> latencies_, services_;
   Steady::time_point last_end_{};
 };
 
@@ -170,7 +181,11 @@ Result<Summary> RunLoad(const Driver& driver, cuda::CUcontext context, const Ker
   if (!shared.status) return tl::unexpected(shared.status.error());
   const double seconds = std::max(options.rate ? options.seconds : 0.0,
                                   std::chrono::duration<double>(shared.last_end - shared.start).count());
-  return Summarise(shared.latencies, seconds);
+  Summary summary = Summarise(shared.latencies, seconds);
+  const Summary service = Summarise(shared.services, seconds);
+  summary.service_p50_us = service.p50_us;
+  summary.service_p99_us = service.p99_us;
+  return summary;
 }
 
 }  // namespace gpumux::workload

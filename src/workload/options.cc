@@ -98,6 +98,7 @@ Result<CommandLine> ParseCommandLine(int argc, const char* const* argv) {
   value("Load", "--streams", "streams, each with one request under way (1)", "N");
   value("Load", "--graph", "launch graphs of N kernels instead of single ones", "N");
   value("Load", "--rate", "requests a second arriving at random (Poisson); latency counts from arrival", "R");
+  app.add_flag("--poll", o.poll, "ask whether a request has ended, instead of waiting for it")->group("Load");
   value("Load", "--kernels", "kernels (or graphs) of a request (1)", "K");
   value("Load", "--seed", "of the arrivals (1)", "N");
   value("Load", "--start-at", "begin the load at this time, seconds since 1970", "EPOCH");

@@ -44,6 +44,7 @@ struct Options {
   uint64_t gap_us = 0;
   double seconds = 1;
   unsigned streams = 1;
+  bool poll = false;           // asks whether its work has ended, and does not wait for it
   unsigned graph = 0;          // kernels a graph; 0: launched one by one
   std::optional<double> rate;  // requests a second; unset: closed loop
   unsigned kernels = 1;        // a request

@@ -34,6 +34,8 @@ std::string ToJson(const Report& report, const Options& options) {
   out["p50_us"] = number(&Summary::p50_us);
   out["p99_us"] = number(&Summary::p99_us);
   out["max_us"] = number(&Summary::max_us);
+  out["service_p50_us"] = number(&Summary::service_p50_us);
+  out["service_p99_us"] = number(&Summary::service_p99_us);
   out["requests"] = number(&Summary::requests);
   out["free_bytes"] = OrNull(report.free_bytes);
   out["total_bytes"] = OrNull(report.total_bytes);

@@ -12,6 +12,8 @@ struct Summary {
   double p50_us = 0;
   double p99_us = 0;
   double max_us = 0;
+  double service_p50_us = 0;  // from the first launch of a request; RunLoad sets it
+  double service_p99_us = 0;
 };
 
 // Latencies in nanoseconds, in any order (sorted in place). Percentiles are

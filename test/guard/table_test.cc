@@ -24,6 +24,14 @@ constexpr const char* kHooks[] = {
 // Hooks that neither take nor map nor give back device memory.
 const std::map<std::string, std::string> kNoMemory = {
     {"cuInit", "attaches to the daemon; the process has no context yet"},
+    {"cuStreamBeginCapture", "a capture takes nothing"},
+    {"cuStreamBeginCapture_ptsz", "a capture takes nothing"},
+    {"cuStreamBeginCapture_v2", "a capture takes nothing"},
+    {"cuStreamBeginCapture_v2_ptsz", "a capture takes nothing"},
+    {"cuStreamBeginCaptureToGraph", "a capture takes nothing"},
+    {"cuStreamBeginCaptureToGraph_ptsz", "a capture takes nothing"},
+    {"cuStreamEndCapture", "a capture takes nothing"},
+    {"cuStreamEndCapture_ptsz", "a capture takes nothing"},
     {"cuGetProcAddress", "a look-up"},
     {"cuGetProcAddress_v2", "a look-up"},
     {"cuMemGetInfo", "a question"},

@@ -37,7 +37,7 @@
  * GPUMUX_TURN_STALE_NS.
  *
  * Who writes what
- *   daemon    flags, owner_bit, min_open_ns, max_closed_ns, turn_beat_ns; its bit
+ *   daemon    owner_bit, min_open_ns, max_closed_ns, turn_beat_ns; its bit
  *   owners    their bits of want and closed
  *   guard     everything else; `forced`
  *   GPU       segments[].passed, segments[].entered
@@ -69,10 +69,6 @@ extern "C" {
 /* Streams of one process whose segments are told apart; those beyond only wait. */
 #define GPUMUX_GATE_STREAMS 512u
 
-/* gate_page.flags, by the daemon */
-#define GPUMUX_GATE_GATED 1u /* somebody may close it: streams are to wait */
-#define GPUMUX_GATE_TURNS 2u /* a turn may be over: segments are to be told */
-
 /* gate_page.how, by the guard */
 enum gpumux_gate_how {
   GPUMUX_GATE_NOT_YET = 0,
@@ -90,8 +86,8 @@ struct gpumux_gate_segments {
 struct gpumux_gate_page {
   uint32_t magic;
   uint32_t version;
-  uint32_t flags;     /* GPUMUX_GATE_*; atomic */
-  uint32_t owner_bit; /* of this process as an owner of others' gates; GPUMUX_GATE_NO_BIT: none */
+  uint32_t reserved32;
+  uint32_t owner_bit;     /* of this process as an owner of others' gates; GPUMUX_GATE_NO_BIT: none */
   uint64_t min_open_ns;   /* of each second, while latency-critical owners close it */
   uint64_t max_closed_ns; /* by them, without a break */
   uint64_t turn_beat_ns;  /* CLOCK_MONOTONIC; atomic */
@@ -103,12 +99,12 @@ struct gpumux_gate_page {
   uint64_t forced; /* atomic; 1: open although somebody wants it closed */
   uint64_t reserved1[5];
 
-  uint32_t how;      /* atomic; enum gpumux_gate_how */
-  uint32_t wants;    /* atomic; 1: the process has work of which it is not known that it has ended */
-  uint64_t waits;    /* atomic count of waits put into streams */
-  uint64_t forcings; /* atomic count: opened for the minimum or the longest closure */
-  uint64_t closed_ns; /* atomic; time closed by latency-critical owners while it had work */
-  uint64_t dead_bits; /* atomic count: bits cleared whose owner was dead */
+  uint32_t how;          /* atomic; enum gpumux_gate_how */
+  uint32_t wants;        /* atomic; 1: the process has work of which it is not known that it has ended */
+  uint64_t waits;        /* atomic count of waits put into streams */
+  uint64_t forcings;     /* atomic count: opened for the minimum or the longest closure */
+  uint64_t closed_ns;    /* atomic; time closed by latency-critical owners */
+  uint64_t dead_bits;    /* atomic count: bits cleared whose owner was dead */
   uint64_t busy_periods; /* as an owner: times that it became busy; atomic */
   uint64_t busy_ns;      /* as an owner: in all; atomic */
   uint32_t streams;      /* atomic; segments in use */
@@ -152,7 +148,7 @@ static inline void gpumux_gate_unforce(struct gpumux_gate_page* page) {
 #ifdef __cplusplus
 }
 
-static_assert(offsetof(gpumux_gate_page, flags) == 8);
+static_assert(offsetof(gpumux_gate_page, owner_bit) == 12);
 static_assert(offsetof(gpumux_gate_page, turn_beat_ns) == 32);
 static_assert(offsetof(gpumux_gate_page, closed) == 64);
 static_assert(offsetof(gpumux_gate_page, want) == 72);

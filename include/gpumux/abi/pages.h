@@ -83,7 +83,7 @@
 extern "C" {
 #endif
 
-#define GPUMUX_PAGES_VERSION 3u
+#define GPUMUX_PAGES_VERSION 4u
 #define GPUMUX_LIMITS_MAGIC 0x4d494c47u  /* "GLIM" */
 #define GPUMUX_TENANT_MAGIC 0x4e455447u  /* "GTEN" */
 #define GPUMUX_PROCESS_MAGIC 0x43525047u /* "GPRC" */
@@ -102,7 +102,15 @@ extern "C" {
 #define GPUMUX_STATE_FROZEN 3u   /* found above its limit: no further allocation until below */
 
 /* LimitsPage.flags */
-#define GPUMUX_LIMITS_MPS 1u /* the tenant's processes are to be clients of MPS */
+#define GPUMUX_LIMITS_MPS 1u  /* the tenant's processes are to be clients of MPS */
+#define GPUMUX_LIMITS_GATE 2u /* they are to have gate pages (gate.h) */
+
+/* LimitsPage.launch: what a launch has to do beside the launch; 0: nothing. One word, so
+ * that a launch which has nothing to do reads one word. */
+#define GPUMUX_LAUNCH_STOPS 1u   /* a client of MPS whose time to end by itself is over: no launch */
+#define GPUMUX_LAUNCH_GATED 2u   /* a latency-critical neighbour may close its gate */
+#define GPUMUX_LAUNCH_TURNS 4u   /* its turn may be over, and its segments are told */
+#define GPUMUX_LAUNCH_LATENCY 8u /* it closes the gates of others while it works */
 
 /* One GPU of the tenant as the daemon sees it. Written by the daemon with
  * relaxed stores; each field is meaningful by itself. 128 bytes. */
@@ -127,7 +135,9 @@ struct gpumux_limits_page {
   char tenant_id[GPUMUX_TENANT_ID_BYTES];
   uint32_t flags;            /* GPUMUX_LIMITS_*; atomic */
   uint32_t descriptors_call; /* atomic; when it changes, GPU descriptors are sent anew */
-  uint64_t reserved[6];
+  uint32_t launch;           /* GPUMUX_LAUNCH_*; atomic */
+  uint32_t gates_call;       /* atomic; when it changes, a process with a gate page asks anew */
+  uint64_t reserved[5];
   struct gpumux_gpu_limit gpus[GPUMUX_MAX_GPUS];
 };
 
@@ -217,6 +227,7 @@ static_assert(offsetof(gpumux_gpu_limit, context_bytes) == 48);
 static_assert(offsetof(gpumux_limits_page, state) == 12);
 static_assert(offsetof(gpumux_limits_page, daemon_heartbeat) == 24);
 static_assert(offsetof(gpumux_limits_page, tenant_id) == 32);
+static_assert(offsetof(gpumux_limits_page, launch) == 80);
 static_assert(offsetof(gpumux_limits_page, gpus) == 128);
 static_assert(sizeof(gpumux_limits_page) == 128 + 128 * GPUMUX_MAX_GPUS);
 static_assert(offsetof(gpumux_tenant_page, orphan_taken_bytes) == 64);

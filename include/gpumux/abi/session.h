@@ -27,6 +27,8 @@
  *   HoldDescriptors + fds ──▶ (no reply)
  *   MpsPlaceRequest     ──▶
  *                       ◀── MpsPlaceReply
+ *   GateRequest [+ fd]  ──▶
+ *                       ◀── GateReply + fds
  *
  *   listener: a process's second connection, on which it is asked for memory that it only caches
  *   ────────────────────────────────────────────────────────────────────────────────────────────
@@ -65,7 +67,7 @@ extern "C" {
 #endif
 
 #define GPUMUX_SESSION_MAGIC 0x58554d47u /* "GMUX" */
-#define GPUMUX_SESSION_VERSION 5u
+#define GPUMUX_SESSION_VERSION 6u
 /* A RunRequest carries the command line and labels; 60 KiB and the header stay
  * under the default socket buffer (208 KiB) with room for several. */
 #define GPUMUX_MAX_PAYLOAD 61440u
@@ -107,7 +109,9 @@ enum gpumux_message {
   GPUMUX_HOLD_DESCRIPTORS = 17, /* fds: of GPUs; no reply */
   GPUMUX_MPS_PLACE_REQUEST = 18,
   GPUMUX_MPS_PLACE_REPLY = 19,
-  GPUMUX_RUN_REQUEST = 32, /* JSON from here on */
+  GPUMUX_GATE_REQUEST = 20, /* fd: the gate page that the process has already */
+  GPUMUX_GATE_REPLY = 21,   /* fds: its gate page, if it sent none; then those that it may close */
+  GPUMUX_RUN_REQUEST = 32,  /* JSON from here on */
   GPUMUX_RUN_QUEUED = 33,
   GPUMUX_RUN_GRANTED = 34, /* fds: one lock socket a GPU, to be held as long as the tenant lives */
   GPUMUX_RUN_STARTED = 35,
@@ -266,6 +270,24 @@ struct gpumux_mps_place_reply {
   uint32_t reserved;
 };
 
+/* Of a process with a context: for its gate page (gate.h), and for those that it may
+ * close, from the `first` of them on. Asked again until all have come, from 0 when
+ * `gates_call` of the limits page has changed. */
+struct gpumux_gate_request {
+  uint32_t first;
+  uint32_t reserved;
+};
+
+/* At most GPUMUX_MAX_FDS come at once. */
+struct gpumux_gate_reply {
+  uint32_t call;      /* gates_call, when this was true */
+  uint32_t owner_bit; /* of the asking process; GPUMUX_GATE_NO_BIT: it closes none */
+  uint32_t total;     /* gates that it may close */
+  uint32_t first;     /* of those whose pages come with this */
+  uint32_t count;
+  uint32_t own; /* 1: the first descriptor is its own page */
+};
+
 /* The process can give back memory that it only caches. It must have said hello on
  * another connection; of several listeners of one process the newest counts. */
 struct gpumux_reclaim_listen {
@@ -302,6 +324,8 @@ static_assert(sizeof(gpumux_context_reply) == 16);
 static_assert(sizeof(gpumux_hold_descriptors) == 8);
 static_assert(sizeof(gpumux_mps_place_request) == 8);
 static_assert(sizeof(gpumux_mps_place_reply) == 8);
+static_assert(sizeof(gpumux_gate_request) == 8);
+static_assert(sizeof(gpumux_gate_reply) == 24);
 static_assert(sizeof(gpumux_reclaim_listen) == 16);
 static_assert(sizeof(gpumux_reclaim_listening) == 8);
 static_assert(sizeof(gpumux_reclaim_request) == 16);

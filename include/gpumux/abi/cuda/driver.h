@@ -198,6 +198,29 @@ enum CUstreamCaptureMode : int {
   CU_STREAM_CAPTURE_MODE_RELAXED = 2,
 };
 
+enum CUstreamBatchMemOpType : int {
+  CU_STREAM_MEM_OP_WAIT_VALUE_64 = 4,
+  CU_STREAM_MEM_OP_WRITE_VALUE_64 = 5,
+};
+
+enum CUstreamWaitValue_flags : unsigned {
+  CU_STREAM_WAIT_VALUE_EQ = 1,
+};
+
+// An element of cuStreamBatchMemOp, as far as it is used: waitValue and writeValue have one layout.
+union CUstreamBatchMemOpParams_union {
+  CUstreamBatchMemOpType operation;
+  struct {
+    CUstreamBatchMemOpType operation;
+    CUdeviceptr address;
+    cuuint64_t value64;
+    unsigned flags;
+    CUdeviceptr alias;
+  } waitValue;
+  cuuint64_t pad[6];
+};
+using CUstreamBatchMemOpParams = CUstreamBatchMemOpParams_union;
+
 enum CUlimit : int {
   CU_LIMIT_STACK_SIZE = 0,
   CU_LIMIT_PRINTF_FIFO_SIZE = 1,
@@ -337,7 +360,14 @@ enum CUlibraryOption : int;
 struct CUgraphNodeParams;  // starts with its CUgraphNodeType
 struct CUgraphEdgeData;
 struct CUgraphExecUpdateResultInfo;
-struct CUDA_LAUNCH_PARAMS;
+struct CUDA_LAUNCH_PARAMS {
+  CUfunction function;
+  unsigned gridDimX, gridDimY, gridDimZ;
+  unsigned blockDimX, blockDimY, blockDimZ;
+  unsigned sharedMemBytes;
+  CUstream hStream;
+  void** kernelParams;
+};
 enum CUgraphExecUpdateResult : int;
 struct CUDA_GRAPH_INSTANTIATE_PARAMS;
 

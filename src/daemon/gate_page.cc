@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/gate_page.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "gpumux/abi/pages.h"
+
+namespace gpumux::daemon {
+
+namespace {
+
+uint64_t Load(uint64_t& word) { return std::atomic_ref<uint64_t>(word).load(std::memory_order_acquire); }
+uint32_t Load(uint32_t& word) { return std::atomic_ref<uint32_t>(word).load(std::memory_order_acquire); }
+void Store(uint64_t& word, uint64_t value) {
+  std::atomic_ref<uint64_t>(word).store(value, std::memory_order_release);
+}
+
+}  // namespace
+
+Result<GatePage> GatePage::Create() {
+  auto memory = SharedMemory::Create("gpumux-gate", GPUMUX_PAGE_BYTES, SharedMemory::Others::kMayWrite);
+  if (!memory) return tl::unexpected(memory.error());
+  GatePage page;
+  page.memory_ = std::move(*memory);
+  page.page()->magic = GPUMUX_GATE_MAGIC;
+  page.page()->version = GPUMUX_GATE_VERSION;
+  page.page()->owner_bit = GPUMUX_GATE_NO_BIT;
+  return page;
+}
+
+Result<GatePage> GatePage::Adopt(UniqueFd fd) {
+  auto memory = SharedMemory::Map(std::move(fd), GPUMUX_PAGE_BYTES, /*writable=*/true);
+  if (!memory) return tl::unexpected(memory.error());
+  GatePage page;
+  page.memory_ = std::move(*memory);
+  if (page.page()->magic != GPUMUX_GATE_MAGIC || page.page()->version != GPUMUX_GATE_VERSION)
+    return Fail(Code::kInvalid, "not a gate page of ours");
+  return page;
+}
+
+void GatePage::SetBounds(uint64_t min_open_ns, uint64_t max_closed_ns) {
+  Store(page()->min_open_ns, min_open_ns);
+  Store(page()->max_closed_ns, max_closed_ns);
+}
+
+void GatePage::SetOwnerBit(uint32_t bit) { std::atomic_ref<uint32_t>(page()->owner_bit).store(bit); }
+
+uint32_t GatePage::OwnerBit() const { return Load(page()->owner_bit); }
+
+void GatePage::Beat(uint64_t now_ns) { Store(page()->turn_beat_ns, now_ns); }
+
+void GatePage::OpenForGood() {
+  std::atomic_ref<uint64_t>(page()->want).store(0);
+  std::atomic_ref<uint64_t>(page()->closed).store(0);
+}
+
+bool GatePage::Wants() const { return Load(page()->wants) != 0; }
+
+bool GatePage::InFlight() const {
+  if (!Wants()) return false;
+  const uint32_t streams = std::min(Load(page()->streams), GPUMUX_GATE_STREAMS);
+  for (uint32_t i = 0; i < streams; ++i) {
+    gpumux_gate_segments& segments = page()->segments[i];
+    if (Load(segments.entered) != Load(segments.passed)) return true;
+  }
+  return false;
+}
+
+GatePage::Figures GatePage::Read() const {
+  gpumux_gate_page& own = *page();
+  Figures figures;
+  figures.how = Load(own.how);
+  figures.waits = Load(own.waits);
+  figures.forcings = Load(own.forcings);
+  figures.closed_ns = Load(own.closed_ns);
+  figures.dead_bits = Load(own.dead_bits);
+  figures.busy_periods = Load(own.busy_periods);
+  figures.busy_ns = Load(own.busy_ns);
+  figures.closed = Load(own.closed) != 0;
+  return figures;
+}
+
+}  // namespace gpumux::daemon

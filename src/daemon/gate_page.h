@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "base/result.h"
+#include "base/shared_memory.h"
+#include "base/unique_fd.h"
+#include "gpumux/abi/gate.h"
+
+namespace gpumux::daemon {
+
+// A process's gate page (gpumux/abi/gate.h) as the daemon has it. Any thread: all is atomic.
+class GatePage {
+ public:
+  static Result<GatePage> Create();
+  // One that the process had from an earlier daemon.
+  static Result<GatePage> Adopt(UniqueFd fd);
+
+  int fd() const { return memory_.read_write(); }
+  // By latency-critical owners: of each second it is open for so long, and closed no longer than so.
+  void SetBounds(uint64_t min_open_ns, uint64_t max_closed_ns);
+  // Of the process as one who closes others' gates.
+  void SetOwnerBit(uint32_t bit);
+  // What it was told by an earlier daemon.
+  uint32_t OwnerBit() const;
+
+  // The daemon's own bit.
+  void CloseForTurn() { gpumux_gate_close(page(), GPUMUX_GATE_TURN); }
+  void OpenForTurn() { gpumux_gate_open(page(), GPUMUX_GATE_TURN); }
+  // The turn bit holds for GPUMUX_TURN_STALE_NS from then.
+  void Beat(uint64_t now_ns);
+  // Nobody's bit: the process is dead, and what it has queued shall drain.
+  void OpenForGood();
+
+  // It has work of which it is not known that it has ended.
+  bool Wants() const;
+  // A part of its work has passed its gate and not ended. Only while it is told (GPUMUX_LAUNCH_TURNS).
+  bool InFlight() const;
+
+  struct Figures {
+    uint32_t how = GPUMUX_GATE_NOT_YET;
+    uint64_t waits = 0, forcings = 0, closed_ns = 0, dead_bits = 0;
+    uint64_t busy_periods = 0, busy_ns = 0;
+    bool closed = false;
+  };
+  Figures Read() const;
+
+ private:
+  gpumux_gate_page* page() const { return memory_.as<gpumux_gate_page>(); }
+  SharedMemory memory_;
+};
+
+}  // namespace gpumux::daemon
