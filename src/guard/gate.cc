@@ -43,11 +43,22 @@ struct Gate {
   uint32_t dirty;            // streams
   uint32_t captures;         // under way
   uint64_t launches;         // atomic count
+  uint32_t entering;         // atomic; launches that may not have reached the driver yet
+  uint32_t epoch;            // atomic; another one when a stream is clean, or gone
   bool busy;                 // as an owner
   bool hinted;
   uint64_t busy_since_ns;
 };
 constinit Gate g = {};
+
+// What a thread launched into last: as long as the epoch is the same, the stream is dirty
+// and the process busy, and one more launch changes nothing.
+struct Recent {
+  cuda::CUstream handle;
+  uint32_t epoch;
+  uint64_t* launched;
+};
+thread_local Recent t_recent = {};
 
 uint64_t Mix(uint64_t a, uint64_t b) {
   uint64_t x = (a ^ (b + 0x9e3779b97f4a7c15u + (a << 6) + (a >> 2))) * 0xff51afd7ed558ccdu;
@@ -145,8 +156,10 @@ void MarkDirty(Stream* stream) {
 }
 
 void MarkClean(Stream* stream) {
-  if (!stream->dirty) return;
+  // A launch that is on its way may be into this one.
+  if (!stream->dirty || __atomic_load_n(&g.entering, __ATOMIC_SEQ_CST) > 0) return;
   stream->dirty = false;
+  __atomic_store_n(&g.epoch, g.epoch + 1, __ATOMIC_SEQ_CST);
   // What was begun has ended: nothing of it is on the GPU, whether the next wait says so or not.
   if (gpumux_gate_page* page = OwnGate()) {
     gpumux_gate_segments& told = page->segments[stream - g.streams];
@@ -156,6 +169,16 @@ void MarkClean(Stream* stream) {
   if (--g.dirty > 0) return;
   SetWants(false);
   if (!g.hinted) BecomeIdle();
+}
+
+void Forget(Stream* stream) {
+  // A launch on its way, into a stream that is gone, is nobody's any more.
+  if (stream->dirty) {
+    stream->dirty = false;
+    if (--g.dirty == 0) SetWants(false);
+  }
+  stream->id = 0;
+  __atomic_store_n(&g.epoch, g.epoch + 1, __ATOMIC_SEQ_CST);
 }
 
 bool Captures(cuda::CUstream stream) {
@@ -223,7 +246,20 @@ bool PutBoundary(gpumux_gate_page* page, cuda::CUdeviceptr base, cuda::CUstream 
 
 }  // namespace
 
-GatedLaunch::GatedLaunch(uint32_t word, cuda::CUstream handle, bool per_thread, const Work& work) {
+GatedLaunch::GatedLaunch(uint32_t word, cuda::CUstream stream, bool per_thread, const Work& work) {
+  __atomic_add_fetch(&g.entering, 1, __ATOMIC_SEQ_CST);
+  const Recent& recent = t_recent;
+  if (word == GPUMUX_LAUNCH_LATENCY && stream == recent.handle && !IsDefault(stream) &&
+      recent.epoch == __atomic_load_n(&g.epoch, __ATOMIC_SEQ_CST) &&
+      __atomic_load_n(&g.captures, __ATOMIC_RELAXED) == 0) {
+    __atomic_add_fetch(recent.launched, 1, __ATOMIC_RELAXED);
+    __atomic_store_n(&g.launches, g.launches + 1, __ATOMIC_RELAXED);
+    return;
+  }
+  Enter(word, stream, per_thread, work);
+}
+
+void GatedLaunch::Enter(uint32_t word, cuda::CUstream handle, bool per_thread, const Work& work) {
   gpumux_gate_page* page = OwnGate();
   if (!page) {
     // Its first context was made before anybody needed a gate.
@@ -246,11 +282,14 @@ GatedLaunch::GatedLaunch(uint32_t word, cuda::CUstream handle, bool per_thread, 
     if (!stream) stream = Add(name, context);
     if (stream && (word & (GPUMUX_LAUNCH_LATENCY | GPUMUX_LAUNCH_TURNS))) MarkDirty(stream);
     if (word & GPUMUX_LAUNCH_LATENCY) BecomeBusy();
-    if (!gated) return;
-    const uint64_t key = Mix(work.function, Mix(work.blocks, work.threads)) | 1;
+    if (!gated) {
+      if (stream && g.busy) t_recent = {handle, g.epoch, &stream->launched};
+      return;
+    }
     const int64_t budget = (word & GPUMUX_LAUNCH_GATED) ? kGateBudgetNs : kTurnBudgetNs;
-    TakeSamples(context);
-    const uint64_t predicted = PredictNs(key);
+    const uint64_t key = Mix(work.function, Mix(work.blocks, work.threads)) | 1;
+    if (work.ns == 0) TakeSamples(context);
+    const uint64_t predicted = work.ns ? work.ns : PredictNs(key);
     const int64_t takes = predicted == kUnknownNs ? budget : static_cast<int64_t>(predicted);
     if (stream && stream->left_ns >= takes) {
       stream->left_ns -= takes;
@@ -262,7 +301,7 @@ GatedLaunch::GatedLaunch(uint32_t word, cuda::CUstream handle, bool per_thread, 
       index = static_cast<size_t>(stream - g.streams);
       segment = ++stream->segments;
     }
-    sample_ = ReserveSample(key, context);
+    if (work.ns == 0) sample_ = ReserveSample(key, context);
   }
   if (wait) {
     const cuda::CUdeviceptr base = GateAddress();
@@ -276,6 +315,7 @@ GatedLaunch::GatedLaunch(uint32_t word, cuda::CUstream handle, bool per_thread, 
 
 GatedLaunch::~GatedLaunch() {
   if (sample_ >= 0) EndSample(sample_, stream_);
+  __atomic_sub_fetch(&g.entering, 1, __ATOMIC_SEQ_CST);
 }
 
 GateWait::GateWait(cuda::CUstream stream, bool per_thread)
@@ -353,7 +393,7 @@ void StreamGone(cuda::CUstream handle) {
   Stream* stream = Find(reinterpret_cast<uint64_t>(handle));
   if (!stream) return;
   MarkClean(stream);
-  stream->id = 0;
+  Forget(stream);
   BuildHash();
 }
 
@@ -374,7 +414,7 @@ void GateContextGone(cuda::CUcontext context, bool last) {
     Stream& stream = g.streams[i];
     if (stream.id == 0 || stream.context != context) continue;
     MarkClean(&stream);
-    stream.id = 0;
+    Forget(&stream);
   }
   BuildHash();
   ForgetSamples(context);

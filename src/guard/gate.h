@@ -18,6 +18,7 @@ struct Work {
   uint64_t function = 0;  // or executable graph
   uint64_t blocks = 0;
   uint64_t threads = 0;
+  uint64_t ns = 0;  // of a copy: what it takes at the least, and nothing is learnt
 };
 
 // One launch into a stream. `per_thread`: the null stream is the calling thread's own.
@@ -29,6 +30,8 @@ class GatedLaunch {
   GatedLaunch& operator=(const GatedLaunch&) = delete;
 
  private:
+  void Enter(uint32_t word, cuda::CUstream stream, bool per_thread, const Work& work);
+
   int sample_ = -1;
   cuda::CUstream stream_;
 };

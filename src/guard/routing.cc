@@ -78,7 +78,7 @@ const Use g_uses[] = {
 
 // Driver address -> wrapper: open addressing, filled under g_bind_lock before
 // g_driver_bound is set, never changed afterwards.
-constexpr size_t kRouteSlots = 256;
+constexpr size_t kRouteSlots = 512;
 static_assert(sizeof(g_hooks) / sizeof(g_hooks[0]) < kRouteSlots / 2);
 struct Route {
   void* real;

@@ -465,6 +465,31 @@ CUresult cuStreamSynchronize_ptsz(CUstream stream) {
   return r;
 }
 
+// In what a program that polls calls again and again, "not ready" is the usual answer.
+CUresult cuStreamQuery(CUstream stream) {
+  const CUresult r = Through(Real().cuStreamQuery, stream);
+  if (__builtin_expect(r == CUDA_SUCCESS && LaunchWord() != 0, 0)) {
+    const GateWait gate(kAnyStream, false);
+  }
+  return r;
+}
+
+CUresult cuStreamQuery_ptsz(CUstream stream) {
+  const CUresult r = Through(Real().cuStreamQuery_ptsz, stream);
+  if (__builtin_expect(r == CUDA_SUCCESS && LaunchWord() != 0, 0)) {
+    const GateWait gate(kAnyStream, true);
+  }
+  return r;
+}
+
+CUresult cuEventQuery(CUevent event) {
+  const CUresult r = Through(Real().cuEventQuery, event);
+  if (__builtin_expect(r == CUDA_SUCCESS && LaunchWord() != 0, 0)) {
+    const GateWait gate(kAnyStream, false);
+  }
+  return r;
+}
+
 CUresult cuEventSynchronize(CUevent event) {
   const GateWait gate(kAnyStream, false);
   Wait wait(false);
