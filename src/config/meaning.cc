@@ -42,12 +42,15 @@ DaemonKeys DaemonKeysOf(const Settings& settings) {
   }
   if (const std::string* level = TextOf(settings, {"daemon", "log_level"}))
     keys.log_level = *ParseLogLevel(*level);
-  const auto time = [&](const char* name, std::optional<std::chrono::milliseconds>& key) {
-    if (const std::string* text = TextOf(settings, {"mps", name})) key = *ParseDuration(*text);
+  const auto time = [&](const Path& path, std::optional<std::chrono::milliseconds>& key) {
+    if (const std::string* text = TextOf(settings, path)) key = *ParseDuration(*text);
   };
-  time("hold_min", keys.mps_hold_min);
-  time("hold_max", keys.mps_hold_max);
-  time("idle_time", keys.mps_idle_time);
+  time({"gate", "max_closed"}, keys.gate_max_closed);
+  if (const auto percent = settings.find({"gate", "min_open_percent"}); percent != settings.end())
+    keys.gate_min_open_percent = std::get<int64_t>(percent->second.value);
+  time({"mps", "hold_min"}, keys.mps_hold_min);
+  time({"mps", "hold_max"}, keys.mps_hold_max);
+  time({"mps", "idle_time"}, keys.mps_idle_time);
   return keys;
 }
 
