@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <string_view>
+#include <utility>
 
 #include "base/kill_point.h"
 #include "base/log.h"
@@ -71,29 +72,48 @@ bool HeldDescriptors::IsFull() const {
   return items >= kMostItems;
 }
 
-bool HeldDescriptors::StartRound(Member& member, uint32_t count) {
+void HeldDescriptors::StartRound(Member& member, uint32_t count) {
   HeldOfProcess& held = member.held;
-  // One that did not come whole.
-  if (held.came < held.coming && !held.group.empty()) keeper_.Release(held.group);
-  if (held.came == held.coming) held.group_before = held.group;
+  if (held.IsWhole()) {
+    held.group_before = held.group;
+  } else {
+    Release(held.group);
+  }
   ++held.round;
   held.lost = false;
   held.coming = count;
   held.came = 0;
   held.group = count > 0 ? NewGroup(member) : std::string();
-  return count == 0 || keeper_.Watch(held.group, member.pidfd.get());
+  held.failed = count > 0 && !keeper_.Watch(held.group, member.pidfd.get());
+}
+
+void HeldDescriptors::Release(const std::string& group) {
+  if (!group.empty() && !keeper_.Release(group)) unreleased_.push_back(group);
+}
+
+bool HeldDescriptors::Pass(const Tenant& tenant, Member& member, const gpumux_hold_descriptors& message,
+                           const std::vector<UniqueFd>& fds) {
+  if (IsFull()) {
+    LogWarning("tenant {}: no room for the descriptors of pid {}: too many are held", tenant.id,
+               member.process.pid);
+    return false;
+  }
+  std::vector<int> numbers;
+  for (const UniqueFd& fd : fds) numbers.push_back(fd.get());
+  member.held.hold = times_.WhileItLives(member.page->Work());
+  return keeper_.Linger(member.held.group, message.first, numbers, member.held.hold);
 }
 
 void HeldDescriptors::EndRound(Member& member) {
   HeldOfProcess& held = member.held;
   held.held = held.coming;
-  if (!held.group_before.empty()) keeper_.Release(held.group_before);
+  Release(held.group_before);
   held.group_before.clear();
   // What the daemon before this one was sent.
   const std::string prefix = PrefixOf(member.process);
   std::erase_if(lingering_, [&](const std::string& group) {
     if (!group.starts_with(prefix)) return false;
-    keeper_.Release(group);
+    Release(group);
     return true;
   });
 }
@@ -110,24 +130,15 @@ bool HeldDescriptors::Receive(Tenant& tenant, Member& member, const gpumux_hold_
     if (!IsOfGpu(fd.get(), machine_.source().simulated)) return false;
   }
   if (IsSwitchedOff()) return true;
-  if (first && !StartRound(member, message.count)) {
-    // Without a keeper. The guard is called when there is one.
-    held.held = 0;
-  }
-  if (!fds.empty()) {
-    if (IsFull()) {
-      LogWarning("tenant {}: no room for the descriptors of pid {}: too many are held", tenant.id,
-                 member.process.pid);
-      return true;
-    }
-    std::vector<int> numbers;
-    for (const UniqueFd& fd : fds) numbers.push_back(fd.get());
-    held.hold = times_.WhileItLives(member.page->Work());
-    if (!keeper_.Linger(held.group, message.first, numbers, held.hold)) held.held = 0;
+  if (first) StartRound(member, message.count);
+  // The rest of a round that has failed is of no use: with a keeper again, the guard is called
+  // for all of it, and until then what it sent before is held.
+  if (!fds.empty() && !held.failed) {
+    held.failed = !Pass(tenant, member, message, fds);
     KillPoint("descriptors-came");
   }
   held.came = message.first + static_cast<uint32_t>(fds.size());
-  if (held.came == held.coming) EndRound(member);
+  if (held.IsWhole()) EndRound(member);
   return true;
 }
 
@@ -135,13 +146,18 @@ void HeldDescriptors::ProgramGone(Tenant& tenant, Member& member) {
   HeldOfProcess& held = member.held;
   if (held.group.empty() || !member.page) return;
   const Time hold = times_.For(member.page->Work());
+  // Without the keeper: at the next look.
+  if (!LingerFor(held, hold, /*dead=*/true)) return;
   LogInfo("tenant {}: pid {} has executed another program: its {} descriptors are held for {}", tenant.id,
           member.process.pid, held.held, Seconds(hold));
-  keeper_.LingerFor(held.group, hold, /*dead=*/true);
-  if (!held.group_before.empty()) keeper_.LingerFor(held.group_before, hold, /*dead=*/true);
   const unsigned round = held.round;
   held = {};
   held.round = round;
+}
+
+bool HeldDescriptors::LingerFor(const HeldOfProcess& held, Time hold, bool dead) {
+  return keeper_.LingerFor(held.group, hold, dead) &&
+         (held.group_before.empty() || keeper_.LingerFor(held.group_before, hold, dead));
 }
 
 bool HeldDescriptors::LeftByEarlierDaemon(const ProcessName& process) const {
@@ -164,13 +180,11 @@ void HeldDescriptors::Died(Tenant& tenant, Member& member) {
                     std::all_of(member.gpus.begin(), member.gpus.end(), [](const Member::Gpu& gpu) {
                       return gpu.contexts + gpu.pending_contexts == 0;
                     });
-  held.hold = over ? std::min(kHoldIdle, times_.least) : times_.For(work);
+  const Time hold = over ? std::min(kHoldIdle, times_.least) : times_.For(work);
   held.under_way = !over && work.launches > work.done;
-  uint32_t have = held.held > 0 ? held.held : held.came;
-  if (have > 0) {
-    keeper_.LingerFor(held.group, held.hold, /*dead=*/false);
-    if (!held.group_before.empty()) keeper_.LingerFor(held.group_before, held.hold, /*dead=*/false);
-  }
+  uint32_t have = held.held > 0 || held.failed ? held.held : held.came;
+  // Without the keeper it is as that was told last.
+  if (have > 0 && LingerFor(held, hold, /*dead=*/false)) held.hold = hold;
   if (held.lost) have = 0;
   if (have == 0) held.hold = {};
   if (!held.under_way) return;
@@ -203,6 +217,9 @@ void HeldDescriptors::KeeperGone() {
     for (auto& [key, member] : tenant->members) {
       HeldOfProcess& held = member.held;
       if (held.held + held.came > 0) held.lost = true;
+      held.held = 0;
+      held.failed = held.coming > 0;
+      held.group_before.clear();
       if (!member.died || !held.under_way || held.hold == Time{}) continue;
       const Time gone = clock_.Now() - *member.died;
       if (gone + kAboutOver >= held.hold) continue;
@@ -219,15 +236,12 @@ void HeldDescriptors::KeeperGone() {
 void HeldDescriptors::CallAgain() {
   for (std::string& group : keeper_.TakeLingering()) lingering_.push_back(std::move(group));
   for (const auto& [id, tenant] : tenants_.live()) {
-    if (!tenant->pages || !tenant->pages->IsMps()) continue;
-    tenant->pages->CallForDescriptors();
-    for (auto& [key, member] : tenant->members) {
-      if (!member.died) member.held.held = 0;
-    }
+    if (tenant->pages && tenant->pages->IsMps()) tenant->pages->CallForDescriptors();
   }
 }
 
 void HeldDescriptors::Tick() {
+  for (const std::string& group : std::exchange(unreleased_, {})) Release(group);
   for (std::string& group : keeper_.TakeLingering()) lingering_.push_back(std::move(group));
   for (const auto& [id, tenant] : tenants_.live()) {
     for (auto& [key, member] : tenant->members) {
@@ -237,8 +251,8 @@ void HeldDescriptors::Tick() {
         continue;
       }
       const Time hold = times_.WhileItLives(member.page->Work());
-      if (!Differs(member.held.hold, hold)) continue;
-      if (keeper_.LingerFor(member.held.group, hold, /*dead=*/false)) member.held.hold = hold;
+      if (Differs(member.held.hold, hold) && LingerFor(member.held, hold, /*dead=*/false))
+        member.held.hold = hold;
     }
   }
 }

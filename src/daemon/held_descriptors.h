@@ -64,10 +64,17 @@ class HeldDescriptors {
   std::function<void(const Member& member)> on_let_go;
 
  private:
-  bool StartRound(Member& member, uint32_t count);
+  void StartRound(Member& member, uint32_t count);
+  // One message's to the keeper. False: it has not got them.
+  bool Pass(const Tenant& tenant, Member& member, const gpumux_hold_descriptors& message,
+            const std::vector<UniqueFd>& fds);
   void EndRound(Member& member);
+  // Now, or when the keeper can be told.
+  void Release(const std::string& group);
   // More than the keeper has room for?
   bool IsFull() const;
+  // Tells the keeper. False: it does not know of all.
+  bool LingerFor(const HeldOfProcess& held, Time hold, bool dead);
   bool LeftByEarlierDaemon(const ProcessName& process) const;
   std::string NewGroup(const Member& member);
 
@@ -77,7 +84,8 @@ class HeldDescriptors {
   EventLog& events_;
   const Clock& clock_;
   const HoldTimes& times_;
-  std::vector<std::string> lingering_;  // groups that an earlier daemon left in the keeper
+  std::vector<std::string> lingering_;   // groups that an earlier daemon left in the keeper
+  std::vector<std::string> unreleased_;  // groups that it may have and shall not
 };
 
 }  // namespace gpumux::daemon

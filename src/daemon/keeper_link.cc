@@ -27,7 +27,9 @@ namespace gpumux::daemon {
 namespace {
 
 constexpr Time kTakePatience = std::chrono::seconds(1);
-constexpr Time kSendPatience = std::chrono::milliseconds(20);
+// It does nothing but read, but may have to wait for a processor on a busy machine: giving
+// it up means that everybody sends everything again. Once a second at most it costs this.
+constexpr Time kSendPatience = std::chrono::milliseconds(200);
 constexpr Time kStartAgain = std::chrono::seconds(1);
 
 gpumux_keeper_frame MakeFrame(unsigned type, const KeptName& name) {
@@ -75,8 +77,9 @@ KeeperLink::KeeperLink(EventLoop& loop, const Clock& clock, std::string socket_p
 KeeperLink::~KeeperLink() = default;
 
 bool KeeperLink::Connect() {
-  auto socket = ipc::SeqpacketSocket::Connect(socket_path_);
-  if (!socket || !socket->SetNonBlocking()) return false;
+  // A stopped keeper accepts nobody.
+  auto socket = ipc::SeqpacketSocket::ConnectAtOnce(socket_path_);
+  if (!socket) return false;
   const auto peer = ipc::PeerOf(socket->fd());
   if (!peer || IsStranger(peer->uid)) {
     LogError("{} is not a keeper of ours", socket_path_);
@@ -104,6 +107,8 @@ bool KeeperLink::Start() {
     LogError("no keeper: {}", listener.error().ToString());
     return false;
   }
+  // Nobody listened: one that was lost has died since.
+  if (on_gone) on_gone();
   const pid_t child = ::fork();
   if (child == 0) BecomeKeeper(program_.c_str(), listener->fd());
   if (child < 0) {
@@ -192,7 +197,7 @@ bool KeeperLink::Send(unsigned type, const KeptName& name, const Kept* item) {
 bool KeeperLink::SendFrame(const gpumux_keeper_frame& frame, std::span<const int> fds) {
   const auto bytes = std::as_bytes(std::span(&frame, 1));
   Status sent = socket_.Send(bytes, fds);
-  // It does nothing but read: what many processes send at once is soon taken.
+  // What many processes send at once, or one without end, is soon taken.
   const Time until = clock_.Now() + kSendPatience;
   while (!sent && sent.error().code == Code::kTimeout && clock_.Now() < until) {
     pollfd poll{socket_.fd(), POLLOUT, 0};
@@ -229,8 +234,8 @@ bool KeeperLink::LingerFor(const std::string& group, Time time, bool dead) {
   return SendFrame(frame, {});
 }
 
-void KeeperLink::Release(const std::string& group) {
-  if (socket_.valid()) SendFrame(MakeFrame(GPUMUX_KEEPER_RELEASE, {group, ""}), {});
+bool KeeperLink::Release(const std::string& group) {
+  return socket_.valid() && SendFrame(MakeFrame(GPUMUX_KEEPER_RELEASE, {group, ""}), {});
 }
 
 void KeeperLink::Hold(const KeptItems& items) {

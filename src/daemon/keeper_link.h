@@ -50,7 +50,7 @@ class KeeperLink {
   bool Linger(const std::string& group, unsigned number, std::span<const int> fds, Time time);
   // Changes the time of what it holds; `dead`: their program is gone though the process lives.
   bool LingerFor(const std::string& group, Time time, bool dead);
-  void Release(const std::string& group);
+  bool Release(const std::string& group);
   // Groups that an earlier daemon has left to linger, as Take() found them.
   std::vector<std::string> TakeLingering() { return std::exchange(lingering_, {}); }
 
@@ -61,7 +61,7 @@ class KeeperLink {
   std::function<void()> on_lost;
   // A keeper was found, which may know nothing.
   std::function<void()> on_connected;
-  // It hung up, as one that dies: nothing of what it held is held any more.
+  // It hung up, as one that dies, or is not there any more: nothing of what it held is held.
   std::function<void()> on_gone;
 
  private:

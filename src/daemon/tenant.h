@@ -39,12 +39,15 @@ struct HeldOfProcess {
   unsigned round = 0;        // of its messages
   uint32_t coming = 0;       // of this round, in all
   uint32_t came = 0;         // of these
+  bool failed = false;       // some that came did not get to the keeper
   uint32_t held = 0;         // of the last round that came whole
   std::string group;         // in the keeper, of this round
   std::string group_before;  // of the last whole one, while this one comes
   Time hold{};               // how long they outlive it, as the keeper was told
   bool lost = false;         // all of it, with the keeper
   bool under_way = false;    // it died with work under way
+
+  bool IsWhole() const { return came == coming && !failed; }
 };
 
 // Of a process that asks for a place as a client of MPS and gets none (mps_places.h).

@@ -53,6 +53,7 @@ Result<UniqueFd> ConnectUnix(const std::string& path, int type) {
     Code code = Code::kUnavailable;
     if (errno == ENOENT) code = Code::kNotFound;
     if (errno == EACCES || errno == EPERM) code = Code::kDenied;
+    if (errno == EAGAIN) code = Code::kTimeout;
     return Fail(code, fmt::format("cannot connect to {}: {}", path, std::strerror(errno)));
   }
   return fd;
@@ -60,6 +61,12 @@ Result<UniqueFd> ConnectUnix(const std::string& path, int type) {
 
 Result<SeqpacketSocket> SeqpacketSocket::Connect(const std::string& path) {
   auto fd = ConnectUnix(path, SOCK_SEQPACKET);
+  if (!fd) return tl::unexpected(fd.error());
+  return SeqpacketSocket(std::move(*fd));
+}
+
+Result<SeqpacketSocket> SeqpacketSocket::ConnectAtOnce(const std::string& path) {
+  auto fd = ConnectUnix(path, SOCK_SEQPACKET | SOCK_NONBLOCK);
   if (!fd) return tl::unexpected(fd.error());
   return SeqpacketSocket(std::move(*fd));
 }
@@ -176,7 +183,8 @@ Result<UnixListener> UnixListener::Listen(const std::string& path, int type, mod
   if (::lstat(path.c_str(), &info) == 0) {
     if (!S_ISSOCK(info.st_mode))
       return Fail(Code::kConflict, fmt::format("{} exists and is not a socket", path));
-    const auto other = ConnectUnix(path, type);
+    // Full: one that stands still listens all the same.
+    const auto other = ConnectUnix(path, type | SOCK_NONBLOCK);
     if (other || other.error().code != Code::kUnavailable) {
       return Fail(Code::kConflict, fmt::format("somebody listens on {} already", path));
     }

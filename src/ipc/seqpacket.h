@@ -40,6 +40,8 @@ class SeqpacketSocket {
   // Blocking. kNotFound: no such socket; kUnavailable: nobody listens, or the
   // daemon's queue is full; kDenied: no right to connect.
   static Result<SeqpacketSocket> Connect(const std::string& path);
+  // Non-blocking, now and later. kTimeout: so many wait to be accepted that it would block.
+  static Result<SeqpacketSocket> ConnectAtOnce(const std::string& path);
 
   int fd() const { return fd_.get(); }
   bool valid() const { return fd_.valid(); }

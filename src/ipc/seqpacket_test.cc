@@ -49,6 +49,25 @@ class Seqpacket : public ::testing::Test {
 
 std::vector<std::byte> Bytes(size_t n) { return std::vector<std::byte>(n, std::byte{7}); }
 
+TEST_F(Seqpacket, DoesNotWaitForAListenerThatStandsStill) {
+  listener_ = UnixListener::Listen(path_, SOCK_SEQPACKET, 0600).value();
+  std::vector<SeqpacketSocket> waiting;
+  for (int i = 0; i < 1000; ++i) {
+    auto one = SeqpacketSocket::ConnectAtOnce(path_);
+    if (!one) {
+      EXPECT_EQ(one.error().code, Code::kTimeout);
+      break;
+    }
+    waiting.push_back(std::move(*one));
+  }
+  EXPECT_GT(waiting.size(), 0u);
+  EXPECT_LT(waiting.size(), 1000u);
+  // It is there all the same: its path is not taken away from it.
+  auto other = UnixListener::Listen(path_, SOCK_SEQPACKET, 0600);
+  ASSERT_FALSE(other);
+  EXPECT_EQ(other.error().code, Code::kConflict);
+}
+
 TEST_F(Seqpacket, CarriesWholePacketsAndTheirDescriptors) {
   MakePair();
   UniqueFd pipe_read, pipe_write;

@@ -28,6 +28,7 @@ constexpr int kFramesAtOnce = 64;
 
 struct Peer {
   int fd = -1;
+  uint64_t number = 0;   // in the order of their connections
   bool listing = false;  // a Take is being answered
   unsigned next = 0;     // the item that it is told next
 };
@@ -35,6 +36,7 @@ struct Peer {
 HeldItems held;
 Peer peers[kMaxPeers];
 bool had_peer = false;
+uint64_t peers_so_far = 0;
 
 bool AnyPeer() {
   for (const Peer& peer : peers) {
@@ -68,6 +70,7 @@ void Accept(int listener) {
       continue;
     }
     peers[slot].fd = fd;
+    peers[slot].number = ++peers_so_far;
     had_peer = true;
   }
 }
@@ -165,13 +168,15 @@ bool Receive(unsigned index, bool* more) {
 }
 
 // Everything that a dead daemon sent is still there to be read: before it
-// counts as gone.
-void Serve(unsigned index) {
+// counts as gone. True: there may be more to be read.
+bool Serve(unsigned index) {
   bool more = true;
   for (int i = 0; i < kFramesAtOnce && more && !peers[index].listing; ++i) {
-    if (!Receive(index, &more)) return HangUp(index);
-    if (peers[index].fd < 0) return;
+    if (Receive(index, &more)) continue;
+    HangUp(index);
+    return false;
   }
+  return more && !peers[index].listing;
 }
 
 bool Send(int socket, const gpumux_keeper_frame& frame, int fd) {
@@ -224,6 +229,25 @@ void List(unsigned index) {
   }
 }
 
+// A daemon that lost patience with us and connects again says what supersedes what it had
+// said before: nothing of a later connection is read while an earlier one has more.
+void ServePeers(const pollfd* polls) {
+  unsigned order[kMaxPeers];
+  for (unsigned i = 0; i < kMaxPeers; ++i) {
+    unsigned at = i;
+    for (; at > 0 && peers[order[at - 1]].number > peers[i].number; --at) order[at] = order[at - 1];
+    order[at] = i;
+  }
+  for (const unsigned i : order) {
+    if (peers[i].fd < 0 || peers[i].fd != polls[i].fd || polls[i].revents == 0) continue;
+    if (peers[i].listing) {
+      List(i);
+    } else if (Serve(i)) {
+      return;
+    }
+  }
+}
+
 // Waits, and does what there is to do. False: nothing is left to be here for.
 bool Turn(int listener) {
   static pollfd polls[1 + kMaxPeers + GPUMUX_KEEPER_MAX_ITEMS];
@@ -247,10 +271,7 @@ bool Turn(int listener) {
   held.LetGo(NowMs());
   // A new daemon before the old one's hang-up: nothing is let go in between.
   if (polls[0].revents != 0) Accept(listener);
-  for (unsigned i = 0; i < kMaxPeers; ++i) {
-    if (peers[i].fd < 0 || peers[i].fd != polls[1 + i].fd || polls[1 + i].revents == 0) continue;
-    peers[i].listing ? List(i) : Serve(i);
-  }
+  ServePeers(polls + 1);
   if (AnyPeer() || !had_peer) return true;
   held.ReleaseUnwatched();
   if (held.count() > 0) return true;

@@ -2,8 +2,8 @@
 //
 // hostile_guard SESSION DIR: a program of a tenant of mode mps that says it is a guard
 // and sends descriptors as none does. Prints a line for each case: whether the
-// daemon hung up. At the end it says "sound", sends what a guard may, in many
-// rounds, and waits to be killed.
+// daemon hung up. At the end it sends what a guard may, in many rounds, says "sound",
+// and sends it again whenever it is called, until it is killed.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -121,8 +121,17 @@ int Main(int argc, char** argv) {
   for (int round = 0; round < 50; ++round) {
     if (!Send(guard, {0, 64}, full) || !Send(guard, {32, 64}, full)) return 1;
   }
-  puts(Listens(guard) ? "sound" : "hung up");
-  for (;;) pause();
+  const auto called = [&] {
+    return std::atomic_ref(guard.limits.as<gpumux_limits_page>()->descriptors_call).load();
+  };
+  uint32_t answered = called();
+  // As a guard does, whose program makes a call now and then.
+  const auto send_whole = [&] { return Send(guard, {0, 64}, full) && Send(guard, {32, 64}, full); };
+  puts(send_whole() && Listens(guard) ? "sound" : "hung up");
+  for (;; usleep(10'000)) {
+    const uint32_t call = called();
+    if (call != answered && send_whole()) answered = call;
+  }
 }
 
 }  // namespace

@@ -11,14 +11,13 @@ namespace gpumux::test {
 
 void Touch(const std::string& path) { std::ofstream(path) << ""; }
 
-size_t Devices(pid_t pid) {
+size_t Devices(pid_t pid, const std::string& path) {
   size_t count = 0;
   std::error_code none;
   for (const auto& entry :
        std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd", none)) {
     std::error_code gone;
-    count +=
-        std::filesystem::read_symlink(entry.path(), gone).string().find("/dev/nvidia") != std::string::npos;
+    count += std::filesystem::read_symlink(entry.path(), gone).string().find(path) != std::string::npos;
   }
   return count;
 }

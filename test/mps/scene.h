@@ -48,7 +48,7 @@ class MpsBox : public Sandbox {
 };
 
 void Touch(const std::string& path);
-// How many descriptors of GPUs a process has.
-size_t Devices(pid_t pid);
+// How many descriptors of GPUs a process has; of all whose path has this in it.
+size_t Devices(pid_t pid, const std::string& path = "/dev/nvidia");
 
 }  // namespace gpumux::test

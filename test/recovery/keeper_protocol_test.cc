@@ -145,6 +145,25 @@ TEST_F(Keeper, HoldsNoMoreThanItsNumber) {
   EXPECT_EQ(daemon.Count(), GPUMUX_KEEPER_MAX_ITEMS);
 }
 
+// As a daemon does that lost patience with it.
+TEST_F(Keeper, ReadsWhatAnEarlierConnectionSentBeforeALaterOne) {
+  Link daemon(path_);
+  Pipe lock = MakePipe(), superseded = MakePipe();
+  daemon.Hold("gpu", "lock", lock.write.get());
+  ASSERT_EQ(daemon.Count(), 1u);
+  kill(pid_, SIGSTOP);
+  Link before(path_);
+  for (int i = 0; i < 200; ++i) before.Hold("gpu", "lock", lock.write.get());
+  before.Hold("round 1", "devices", superseded.write.get());
+  before.Close();
+  superseded.write.reset();
+  Link after(path_);
+  EXPECT_TRUE(after.Send(MakeFrame(GPUMUX_KEEPER_RELEASE, "round 1")));
+  kill(pid_, SIGCONT);
+  EXPECT_EQ(after.Count(), 1u);
+  EXPECT_TRUE(WaitUntil("what was released is closed", [&] { return Closed(superseded); }));
+}
+
 TEST_F(Keeper, IsNotForOtherUsers) {
   if (getuid() != 0) GTEST_SKIP() << "needs root, to become another user";
   Link daemon(path_);
