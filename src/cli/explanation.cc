@@ -188,10 +188,16 @@ Json Priority(const Json& tenant) {
     return Part(kPart, nullptr, "not enforced",
                 fmt::format("{} process(es) of it close no gates: too many do already", without),
                 "start fewer latency-critical processes on this machine");
-  return Part(
-      kPart, "gates of best-effort neighbours", "proven",
+  std::string why =
       fmt::format("closed {} time(s) while it worked; neighbours of priority normal are not held back",
-                  NumberAt(gate, "busy_periods").value_or(0)));
+                  NumberAt(gate, "busy_periods").value_or(0));
+  if (const auto windows = NumberAt(gate, "windows").value_or(0); windows > 0)
+    why += fmt::format(
+        "; in {} of them they stayed open at first (now for {:.1f} ms), for its requests are bound by its "
+        "launches and take no longer so",
+        windows,
+        At(gate, "window_seconds").is_number() ? At(gate, "window_seconds").get<double>() * 1e3 : 0.0);
+  return Part(kPart, "gates of best-effort neighbours", "proven", why);
 }
 
 Json FaultIsolation(const Json& tenant, const Json& status) {

@@ -77,6 +77,8 @@ GatePage::Figures GatePage::Read() const {
   figures.dead_bits = Load(own.dead_bits);
   figures.busy_periods = Load(own.busy_periods);
   figures.busy_ns = Load(own.busy_ns);
+  figures.window_ns = Load(own.window_ns);
+  figures.windows = Load(own.windows);
   figures.closed = Load(own.closed) != 0;
   return figures;
 }

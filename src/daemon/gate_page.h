@@ -41,7 +41,7 @@ class GatePage {
   struct Figures {
     uint32_t how = GPUMUX_GATE_NOT_YET;
     uint64_t waits = 0, forcings = 0, closed_ns = 0, dead_bits = 0;
-    uint64_t busy_periods = 0, busy_ns = 0;
+    uint64_t busy_periods = 0, busy_ns = 0, window_ns = 0, windows = 0;
     bool closed = false;
   };
   Figures Read() const;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/gate_report.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 namespace gpumux::daemon {
@@ -28,7 +29,7 @@ const char* HowName(uint32_t how) {
 Json GateJson(const Tenant& tenant) {
   const bool owner = tenant.request.ask.urgency == core::Urgency::kLatency;
   unsigned processes = 0, without_bit = 0;
-  uint64_t waits = 0, forcings = 0, closed = 0, dead = 0, periods = 0, busy = 0;
+  uint64_t waits = 0, forcings = 0, closed = 0, dead = 0, periods = 0, busy = 0, window = 0, windows = 0;
   std::string how;
   for (const auto& [key, member] : tenant.members) {
     if (!member.gate) continue;
@@ -41,6 +42,8 @@ Json GateJson(const Tenant& tenant) {
     dead += figures.dead_bits;
     periods += figures.busy_periods;
     busy += figures.busy_ns;
+    window = std::max(window, figures.window_ns);
+    windows += figures.windows;
     // The weakest of them.
     if (how.empty() || figures.how == GPUMUX_GATE_ON_CPU) how = HowName(figures.how);
   }
@@ -51,6 +54,8 @@ Json GateJson(const Tenant& tenant) {
     json["processes_without_bit"] = without_bit;
     json["busy_periods"] = periods;
     json["busy_seconds"] = Seconds(busy);
+    json["window_seconds"] = Seconds(window);
+    json["windows"] = windows;
   } else {
     json["role"] = "is held back";
     json["held_by"] = how;

@@ -9,6 +9,7 @@
 #include "guard/current_context.h"
 #include "guard/driver.h"
 #include "guard/durations.h"
+#include "guard/gap_window.h"
 #include "guard/gate_pages.h"
 #include "guard/gate_threads.h"
 #include "guard/lock.h"
@@ -48,6 +49,9 @@ struct Gate {
   bool busy;                 // as an owner
   bool hinted;
   uint64_t busy_since_ns;
+  GapWindow window;
+  uint64_t close_at_ns;  // atomic; others' gates are open until then; 0: they are not, or nobody is busy
+  bool watched;          // atomic; the window wants to know of each launch
 };
 constinit Gate g = {};
 
@@ -131,21 +135,55 @@ void SetWants(bool wants) {
   if (gpumux_gate_page* page = OwnGate()) __atomic_store_n(&page->wants, wants, __ATOMIC_SEQ_CST);
 }
 
+void SetCloseAt(uint64_t ns) { __atomic_store_n(&g.close_at_ns, ns, __ATOMIC_RELAXED); }
+
+// Under the lock. The program says that it is urgent, or waits: no window any more.
+void CloseNow() {
+  if (g.close_at_ns == 0) return;
+  SetCloseAt(0);
+  CloseGates();
+}
+
 // Under the lock.
 void BecomeBusy() {
   if (g.busy || !IsOwner()) return;
-  CloseGates();
   g.busy = true;
   g.busy_since_ns = NowNs();
+  const uint64_t close_at = g.hinted ? 0 : g.window.Begin(g.busy_since_ns);
+  if (close_at > g.busy_since_ns) {
+    SetCloseAt(close_at);
+  } else {
+    CloseGates();
+  }
+  __atomic_store_n(&g.watched, !g.hinted && g.window.Watches(), __ATOMIC_RELAXED);
 }
 
-void BecomeIdle() {
+// `exact`: seen at once, by a call of the program that waited.
+void BecomeIdle(bool exact) {
   if (!g.busy) return;
+  const uint64_t now = NowNs();
+  if (!exact || g.hinted) g.window.Abandon();
+  g.window.End(now);
+  SetCloseAt(0);
+  __atomic_store_n(&g.watched, false, __ATOMIC_RELAXED);
   OpenGates();
   g.busy = false;
   gpumux_gate_page* page = OwnGate();
   __atomic_store_n(&page->busy_periods, page->busy_periods + 1, __ATOMIC_RELAXED);
-  __atomic_store_n(&page->busy_ns, page->busy_ns + (NowNs() - g.busy_since_ns), __ATOMIC_RELAXED);
+  __atomic_store_n(&page->busy_ns, page->busy_ns + (now - g.busy_since_ns), __ATOMIC_RELAXED);
+  __atomic_store_n(&page->window_ns, g.window.window_ns(), __ATOMIC_RELAXED);
+  __atomic_store_n(&page->windows, g.window.windows(), __ATOMIC_RELAXED);
+}
+
+// At a launch of a process that is busy already, without the lock.
+void LaunchesOn() {
+  if (!__atomic_load_n(&g.watched, __ATOMIC_RELAXED)) return;
+  const uint64_t now = NowNs();
+  g.window.Launched(now);
+  const uint64_t close_at = __atomic_load_n(&g.close_at_ns, __ATOMIC_RELAXED);
+  if (close_at == 0 || now < close_at) return;
+  Held held(g.lock);
+  CloseNow();
 }
 
 void MarkDirty(Stream* stream) {
@@ -155,7 +193,7 @@ void MarkDirty(Stream* stream) {
   if (g.dirty++ == 0) SetWants(true);
 }
 
-void MarkClean(Stream* stream) {
+void MarkClean(Stream* stream, bool exact = false) {
   // A launch that is on its way may be into this one.
   if (!stream->dirty || __atomic_load_n(&g.entering, __ATOMIC_SEQ_CST) > 0) return;
   stream->dirty = false;
@@ -168,7 +206,7 @@ void MarkClean(Stream* stream) {
   }
   if (--g.dirty > 0) return;
   SetWants(false);
-  if (!g.hinted) BecomeIdle();
+  if (!g.hinted) BecomeIdle(exact);
 }
 
 void Forget(Stream* stream) {
@@ -254,6 +292,7 @@ GatedLaunch::GatedLaunch(uint32_t word, cuda::CUstream stream, bool per_thread, 
       __atomic_load_n(&g.captures, __ATOMIC_RELAXED) == 0) {
     __atomic_add_fetch(recent.launched, 1, __ATOMIC_RELAXED);
     __atomic_store_n(&g.launches, g.launches + 1, __ATOMIC_RELAXED);
+    LaunchesOn();
     return;
   }
   Enter(word, stream, per_thread, work);
@@ -284,25 +323,27 @@ void GatedLaunch::Enter(uint32_t word, cuda::CUstream handle, bool per_thread, c
     if (word & GPUMUX_LAUNCH_LATENCY) BecomeBusy();
     if (!gated) {
       if (stream && g.busy) t_recent = {handle, g.epoch, &stream->launched};
-      return;
     }
-    const int64_t budget = (word & GPUMUX_LAUNCH_GATED) ? kGateBudgetNs : kTurnBudgetNs;
-    const uint64_t key = Mix(work.function, Mix(work.blocks, work.threads)) | 1;
-    if (work.ns == 0) TakeSamples(context);
-    const uint64_t predicted = work.ns ? work.ns : PredictNs(key);
-    const int64_t takes = predicted == kUnknownNs ? budget : static_cast<int64_t>(predicted);
-    if (stream && stream->left_ns >= takes) {
-      stream->left_ns -= takes;
-    } else {
-      wait = true;
+    if (gated) {
+      const int64_t budget = (word & GPUMUX_LAUNCH_GATED) ? kGateBudgetNs : kTurnBudgetNs;
+      const uint64_t key = Mix(work.function, Mix(work.blocks, work.threads)) | 1;
+      if (work.ns == 0) TakeSamples(context);
+      const uint64_t predicted = work.ns ? work.ns : PredictNs(key);
+      const int64_t takes = predicted == kUnknownNs ? budget : static_cast<int64_t>(predicted);
+      if (stream && stream->left_ns >= takes) {
+        stream->left_ns -= takes;
+      } else {
+        wait = true;
+      }
+      if (wait && stream) {
+        stream->left_ns = budget > takes ? budget - takes : 0;
+        index = static_cast<size_t>(stream - g.streams);
+        segment = ++stream->segments;
+      }
+      if (work.ns == 0) sample_ = ReserveSample(key, context);
     }
-    if (wait && stream) {
-      stream->left_ns = budget > takes ? budget - takes : 0;
-      index = static_cast<size_t>(stream - g.streams);
-      segment = ++stream->segments;
-    }
-    if (work.ns == 0) sample_ = ReserveSample(key, context);
   }
+  if (!gated) return LaunchesOn();
   if (wait) {
     const cuda::CUdeviceptr base = GateAddress();
     const bool tell = (word & GPUMUX_LAUNCH_TURNS) && segment > 0;
@@ -321,8 +362,10 @@ GatedLaunch::~GatedLaunch() {
 GateWait::GateWait(cuda::CUstream stream, bool per_thread)
     : counts_((LaunchWord() & (GPUMUX_LAUNCH_LATENCY | GPUMUX_LAUNCH_TURNS)) != 0 &&
               __atomic_load_n(&g.dirty, __ATOMIC_RELAXED) != 0) {
-  if (!counts_ || stream == kAnyStream) return;
+  if (!counts_) return;
   Held held(g.lock);
+  CloseNow();
+  if (stream == kAnyStream) return;
   const Stream* known = Find(NameOf(stream, per_thread, CurrentContext()).id);
   if (!known) return;
   id_ = known->id;
@@ -334,11 +377,11 @@ GateWait::~GateWait() {
   Held held(g.lock);
   Stream* waited = id_ ? Find(id_) : nullptr;
   // Nothing was launched meanwhile: it is complete without being asked.
-  if (waited && waited->launched == launched_) MarkClean(waited);
+  if (waited && waited->launched == launched_) MarkClean(waited, /*exact=*/true);
   const cuda::CUcontext context = g.dirty > 0 ? CurrentContext() : nullptr;
   for (uint32_t i = 0; i < g.high && g.dirty > 0; i++) {
     Stream& stream = g.streams[i];
-    if (stream.dirty && stream.context == context && IsComplete(stream)) MarkClean(&stream);
+    if (stream.dirty && stream.context == context && IsComplete(stream)) MarkClean(&stream, /*exact=*/true);
   }
 }
 
@@ -366,7 +409,7 @@ bool LookAtStreams() {
   if (current) Real().cuCtxPopCurrent_v2(&before);
   if (g.hinted && g.dirty == 0 && NowNs() - g.busy_since_ns > kHintLastsNs) {
     g.hinted = false;
-    BecomeIdle();
+    BecomeIdle(/*exact=*/false);
   }
   return g.dirty == 0;
 }
@@ -424,12 +467,11 @@ void GateContextGone(cuda::CUcontext context, bool last) {
 void GateHint(bool on) {
   if (!(LaunchWord() & GPUMUX_LAUNCH_LATENCY) || !OwnGate()) return;
   Held held(g.lock);
+  if (!on && g.dirty == 0) BecomeIdle(/*exact=*/false);
   g.hinted = on;
-  if (on) {
-    BecomeBusy();
-  } else if (g.dirty == 0) {
-    BecomeIdle();
-  }
+  if (!on) return;
+  BecomeBusy();
+  CloseNow();
 }
 
 void ForgetGate() {

@@ -109,8 +109,12 @@ struct gpumux_gate_page {
   uint64_t busy_ns;      /* as an owner: in all; atomic */
   uint32_t streams;      /* atomic; segments in use */
   uint32_t untracked;    /* atomic; 1: streams beyond these */
+  /* As an owner whose requests are bound by their launches: for how long after the first launch
+   * the gates of others stay open now, 0: not at all; and requests in which they did. */
+  uint64_t window_ns; /* atomic */
+  uint64_t windows;   /* atomic */
 
-  uint64_t reserved2[488];
+  uint64_t reserved2[486];
   struct gpumux_gate_segments segments[GPUMUX_GATE_STREAMS];
 };
 
