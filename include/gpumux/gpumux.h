@@ -91,8 +91,10 @@ static inline int gpumux_reclaim_stop(void) {
 }
 
 /* What the process does now must not wait for others (`on` 1), or may again (0).
- * A hint, recorded: no mode of this version acts on it, which
- * GPUMUX_ERROR_NOT_IN_EFFECT says. */
+ * In a tenant of `gpumux run --priority latency` best-effort neighbours are held back
+ * from here on, rather than from the first launch; without any work on the GPU for a
+ * second it counts as taken back. GPUMUX_ERROR_NOT_IN_EFFECT: another tenant's; it is
+ * recorded, and nothing acts on it. */
 static inline int gpumux_latency_critical(int on) {
   int (*function)(int);
   gpumux_guard_find("gpumux_latency_critical_v1", &function);
@@ -119,7 +121,7 @@ static inline const char* gpumux_result_text(int result) {
     case GPUMUX_ERROR_BUSY:
       return "another thread waits already";
     case GPUMUX_ERROR_NOT_IN_EFFECT:
-      return "recorded, but nothing of this version acts on it";
+      return "recorded, but nothing acts on it: the tenant is not of priority latency";
     default:
       return "unknown result";
   }

@@ -120,7 +120,7 @@ def checked(code: int, what: str) -> bool:
         warn_once(f"gpumux.{what} does nothing: this process was not started by `gpumux run`", NotATenant)
         return False
     if code == NOT_IN_EFFECT:
-        warn_once(f"gpumux.{what} is recorded, but has no effect in this version", NotInEffect)
+        warn_once(f"gpumux.{what} is recorded, but has no effect: the tenant is not of priority latency", NotInEffect)
         return True
     if code == INVALID_DEVICE:
         raise InvalidDevice(code, f"gpumux.{what}: there is no such device, or nothing of it is promised here")

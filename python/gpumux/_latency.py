@@ -29,8 +29,9 @@ class latency_critical:  # noqa: N801, used as a function
     """``with latency_critical():`` what the process does in here must not wait for others.
 
     A hint, for the whole process: it holds as long as any thread is in such a
-    block. It is recorded, and no mode of this version acts on it, which a warning
-    says once (:class:`NotInEffect`).
+    block. In a tenant of ``gpumux run --priority latency`` best-effort neighbours are
+    held back from its beginning, and not only from the first launch. In any other
+    nothing acts on it, which a warning says once (:class:`NotInEffect`).
     """
 
     def __enter__(self) -> None:

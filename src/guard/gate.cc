@@ -407,11 +407,15 @@ bool LookAtStreams() {
   }
   cuda::CUcontext before;
   if (current) Real().cuCtxPopCurrent_v2(&before);
-  if (g.hinted && g.dirty == 0 && NowNs() - g.busy_since_ns > kHintLastsNs) {
-    g.hinted = false;
-    BecomeIdle(/*exact=*/false);
-  }
   return g.dirty == 0;
+}
+
+void DropStaleHint() {
+  if (!__atomic_load_n(&g.hinted, __ATOMIC_RELAXED)) return;
+  Held held(g.lock);
+  if (!g.hinted || g.dirty > 0 || NowNs() - g.busy_since_ns < kHintLastsNs) return;
+  BecomeIdle(/*exact=*/false);
+  g.hinted = false;
 }
 
 void CaptureBegins() {
@@ -464,14 +468,16 @@ void GateContextGone(cuda::CUcontext context, bool last) {
   if (last) GateAddressGone();
 }
 
-void GateHint(bool on) {
-  if (!(LaunchWord() & GPUMUX_LAUNCH_LATENCY) || !OwnGate()) return;
+bool GateHint(bool on) {
+  if (!ToHaveGate() || !FetchGates() || !IsOwner()) return false;
+  StartGateThreads();
   Held held(g.lock);
   if (!on && g.dirty == 0) BecomeIdle(/*exact=*/false);
   g.hinted = on;
-  if (!on) return;
+  if (!on) return true;
   BecomeBusy();
   CloseNow();
+  return true;
 }
 
 void ForgetGate() {

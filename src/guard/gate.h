@@ -64,8 +64,9 @@ void StreamGone(cuda::CUstream stream);
 // There is a context that was not there before, which is current or `context`; or it is gone.
 void GateContextMade(cuda::CUcontext context);
 void GateContextGone(cuda::CUcontext context, bool last);
-// The program says that what it does now must not wait.
-void GateHint(bool on);
+// The program says that what it does now must not wait. False: nobody waits for it, since
+// its tenant is not latency-critical.
+bool GateHint(bool on);
 // In the child of a fork.
 void ForgetGate();
 

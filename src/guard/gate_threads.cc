@@ -121,6 +121,7 @@ void* Watcher(void*) {
   for (;;) {
     if (GatesAreStale()) FetchGates();
     if (!GateIsDirty()) {
+      DropStaleHint();
       Nap(polls                                                          ? kQuietNs
           : LaunchWord() & (GPUMUX_LAUNCH_LATENCY | GPUMUX_LAUNCH_TURNS) ? kLongestNapNs
                                                                          : kIdleTickNs);

@@ -26,5 +26,7 @@ void ForgetGateThreads();
 uint64_t GateLaunches();
 bool GateIsDirty();
 bool LookAtStreams();
+// A hint that was not taken back, and without work.
+void DropStaleHint();
 
 }  // namespace gpumux::guard

@@ -113,6 +113,5 @@ GPUMUX_EXPORT int gpumux_latency_critical_v1(int on) {
   Attach();
   if (!InForce()) return GPUMUX_ERROR_NOT_A_TENANT;
   MarkLatencyCritical(on != 0);
-  GateHint(on != 0);
-  return GPUMUX_ERROR_NOT_IN_EFFECT;
+  return GateHint(on != 0) ? GPUMUX_SUCCESS : GPUMUX_ERROR_NOT_IN_EFFECT;
 }

@@ -212,6 +212,20 @@ class LatencyCritical(sandbox.SandboxTest):
             )
         )
 
+    def test_is_in_effect_where_the_tenant_is_latency_critical(self):
+        self.passes(
+            self.tenant(
+                """
+                with warnings.catch_warnings():
+                    warnings.simplefilter("error")
+                    with gpumux.latency_critical():
+                        pass
+                """,
+                "--mem=1GiB",
+                "--priority=latency",
+            )
+        )
+
 
 if __name__ == "__main__":
     unittest.main()

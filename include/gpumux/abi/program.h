@@ -23,7 +23,7 @@ enum gpumux_result {
   GPUMUX_ERROR_TIMEOUT = 5,        /* nothing was asked for within the time */
   GPUMUX_ERROR_CANCELLED = 6,      /* gpumux_reclaim_stop was called */
   GPUMUX_ERROR_BUSY = 7,           /* another thread waits already */
-  GPUMUX_ERROR_NOT_IN_EFFECT = 8,  /* recorded, but nothing of this version acts on it */
+  GPUMUX_ERROR_NOT_IN_EFFECT = 8,  /* recorded, but nothing acts on it in this tenant */
 };
 
 /* Of one GPU, in bytes. `size` is set by the caller to sizeof(struct gpumux_memory):
