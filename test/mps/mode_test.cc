@@ -179,7 +179,6 @@ TEST(MpsMode, OfAUsersDaemonIsForNobodyElse) {
 TEST(MpsMode, WhatItCannotKeepIsRefused) {
   Sandbox box;
   EXPECT_EQ(box.RunGpumux(Mps("a", {"--share", "40%:60%"}, {})).exit_code, 7);
-  EXPECT_EQ(box.RunGpumux(Mps("a", {"--priority", "latency"}, {})).exit_code, 7);
   EXPECT_EQ(box.RunGpumux(Mps("a", {"--isolate", "fault"}, {})).exit_code, 7);
   EXPECT_EQ(box.RunGpumux(Mps("a", {"--share", "none"}, {})).exit_code, 2);
   EXPECT_EQ(box.RunGpumux({"run", "--share", "40%", "--", "true"}).exit_code, 7);

@@ -79,7 +79,7 @@ TEST_F(SoftGpuMpsTime, AServersClientsTogetherTakeTurnsWithAProcessOutside) {
 double PartOfALongKernel(const char* priority_of_the_long) {
   int times[2];
   EXPECT_EQ(pipe(times), 0);
-  const auto run = [&](unsigned blocks, const Child::Step& step, const char* priority) {
+  const auto run = [&](unsigned blocks, const Child::Step& step, const char* priority, bool is_first) {
     setenv("CUDA_MPS_CLIENT_PRIORITY", priority, 1);
     ASSERT_EQ(InitWithContext(), CUDA_SUCCESS);
     ASSERT_EQ(Spin(1000), CUDA_SUCCESS);
@@ -90,17 +90,23 @@ double PartOfALongKernel(const char* priority_of_the_long) {
     const auto record = CU(cuEventRecord, CUevent, CUstream);
     step.Report();
     step.Wait();
+    CUevent before;
+    CU(cuEventCreate, CUevent*, unsigned)(&before, 0);
+    ASSERT_EQ(is_first ? Spin(1'000'000) : CUDA_SUCCESS, CUDA_SUCCESS);
+    record(before, nullptr);
     record(start, nullptr);
     ASSERT_EQ(Spin(5'000'000, nullptr, blocks), CUDA_SUCCESS);
     record(end, nullptr);
+    // What was sent with a kernel that has ended is there: no other comes before it.
+    ASSERT_EQ(CU(cuEventSynchronize, CUevent)(before), CUDA_SUCCESS);
     step.Report();
     ASSERT_EQ(Synchronize(), CUDA_SUCCESS);
     float ms = 0;
     ASSERT_EQ(CU(cuEventElapsedTime, float*, CUevent, CUevent)(&ms, start, end), CUDA_SUCCESS);
     ASSERT_EQ(write(times[1], &ms, sizeof(ms)), static_cast<ssize_t>(sizeof(ms)));
   };
-  Child with_many([&](const Child::Step& step) { run(40 * 264, step, priority_of_the_long); });
-  Child with_one([&](const Child::Step& step) { run(264, step, "0"); });
+  Child with_many([&](const Child::Step& step) { run(40 * 264, step, priority_of_the_long, true); });
+  Child with_one([&](const Child::Step& step) { run(264, step, "0", false); });
   EXPECT_TRUE(with_many.WaitReport() && with_one.WaitReport());
   with_many.Continue();
   EXPECT_TRUE(with_many.WaitReport());
