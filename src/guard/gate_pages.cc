@@ -164,7 +164,8 @@ gpumux_gate_page* OwnGate() { return __atomic_load_n(&p.own, __ATOMIC_ACQUIRE); 
 
 bool GatesAreStale() {
   if (!ToHaveGate() && !OwnGate()) return false;
-  return !OwnGate() ||
+  // The next daemon knows of no gates until it is told.
+  return !OwnGate() || CurrentState() == State::kOrphan ||
          __atomic_load_n(&Limits()->gates_call, __ATOMIC_ACQUIRE) !=
              __atomic_load_n(&p.call, __ATOMIC_RELAXED) ||
          ConnectionNumber() != __atomic_load_n(&p.connection, __ATOMIC_RELAXED);
