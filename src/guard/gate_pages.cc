@@ -85,7 +85,10 @@ void AddGate(int fd) {
     p.gates[i].listed = true;
     close(p.gates[i].fd);
     p.gates[i].fd = MoveUp(fd);
-    return LockByte(p.gates[i]);
+    LockByte(p.gates[i]);
+    // Without its lock it may have been taken for dead.
+    if (p.closed) gpumux_gate_close(p.gates[i].page, p.bit);
+    return;
   }
   gpumux_gate_page* page = p.count < kMaxGates ? Map(fd) : nullptr;
   if (!page) {

@@ -20,6 +20,7 @@ constexpr uint64_t kLookForDeadNs = 30'000'000;
 constexpr uint64_t kSecondNs = 1'000'000'000;
 constexpr uint64_t kForcedNs = 10'000'000;  // at the least, once the longest closure is over
 
+constexpr uint64_t kLookAtConnectionNs = 100'000'000;
 constexpr uint64_t kQuietNs = 50'000;
 constexpr uint64_t kLongestNapNs = 2'000'000;
 
@@ -117,8 +118,13 @@ void* Opener(void*) {
 // Programs that wait for their work need nobody to look; those that poll, or never wait, do.
 void* Watcher(void*) {
   uint64_t nap = kLongestNapNs;
+  uint64_t look_ns = 0;
   bool polls = false;
   for (;;) {
+    if (const uint64_t now = NowNs(); now >= look_ns) {
+      LookAtConnection();
+      look_ns = now + kLookAtConnectionNs;
+    }
     if (GatesAreStale()) FetchGates();
     if (!GateIsDirty()) {
       DropStaleHint();

@@ -2,6 +2,7 @@
 #include "guard/session.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -522,6 +523,20 @@ bool HoldDescriptors(const gpumux_hold_descriptors& message, const int* fds, uin
 void TellDescriptors(uint32_t open, uint32_t sent) {
   __atomic_store_n(&s.process->descriptors_open, open, __ATOMIC_RELAXED);
   __atomic_store_n(&s.process->descriptors_sent, sent, __ATOMIC_RELAXED);
+}
+
+void LookAtConnection() {
+  // Without the lock, which is held while a daemon is waited for.
+  pollfd look = {__atomic_load_n(&s.fd, __ATOMIC_RELAXED), POLLRDHUP, 0};
+  if (!InForce() || (SocketIsOurs() && poll(&look, 1, 0) == 0)) return;
+  Held held(s.request_lock);
+  look.fd = s.fd;
+  if (SocketIsOurs() && poll(&look, 1, 0) == 0) return;
+  LoseConnection();
+  const uint64_t now = NowNs();
+  if (now - s.last_reconnect_ns < kReconnectIntervalNs) return;
+  s.last_reconnect_ns = now;
+  Reconnect();
 }
 
 uint32_t ConnectionNumber() { return __atomic_load_n(&s.connection, __ATOMIC_RELAXED); }

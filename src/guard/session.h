@@ -102,6 +102,9 @@ bool RequestGate(uint32_t first, int own, gpumux_gate_reply* reply, int* fds, in
 // not get them.
 bool HoldDescriptors(const gpumux_hold_descriptors& message, const int* fds, uint32_t count);
 void TellDescriptors(uint32_t open, uint32_t sent);
+// Connects anew where the daemon has gone, or the program has closed the socket: for those
+// that have nothing to ask of it and are asked by it (gates_call).
+void LookAtConnection();
 // Another one each time that this process has connected to a daemon.
 uint32_t ConnectionNumber();
 // So many launches have ended; one took `launch_ns` (0: none did).
