@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// gate_probe FILE ROLE [ARGUMENT]: a program of a tenant that is gated, or that closes
+// the gates of others. FILE: state.h. It says that it is ready, and most roles begin
+// when they are told to go.
+//
+//   works            kernels of 200 us, four under way, until it is told to stop
+//   frees            eight such kernels, and frees memory, which waits for them
+//   returns          eight such kernels, and returns from main; exits: calls exit()
+//   forks            as works, in a child that has its own context
+//   busy             kernels of 5 ms, two under way at any moment, until it is told to stop
+//   polls            one kernel of 1 ms each 20 ms, and asks for its end again and again
+//   never-waits      the same, and never asks nor waits
+//   needs FILE       busy until the program of that FILE has done 30 kernels more
+//   closes-files     closes every descriptor that is the guard's, then is busy
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <vector>
+
+#include "../softgpu/cuda_functions.h"
+#include "state.h"
+
+namespace gpumux::test {
+namespace {
+
+using namespace cuda;
+
+ProgramState* state = nullptr;
+
+void Must(CUresult r, const char* what) {
+  if (r == CUDA_SUCCESS) return;
+  printf("%s: error %d\n", what, static_cast<int>(r));
+  fflush(stdout);
+  _exit(1);
+}
+
+void WaitForGo() {
+  state->ready = kReady;
+  while (state->command == 0) usleep(1000);
+}
+
+// So many kernels of `ns` under way at any moment, while `on`.
+void KeepBusy(unsigned depth, uint64_t ns, const std::function<bool()>& on) {
+  std::vector<CUevent> ended(depth);
+  const auto launch = [&](CUevent event) {
+    Must(Spin(ns), "launch");
+    Must(CU(cuEventRecord, CUevent, CUstream)(event, nullptr), "record");
+  };
+  for (CUevent& event : ended) {
+    Must(CU(cuEventCreate, CUevent*, unsigned)(&event, 0), "event");
+    launch(event);
+  }
+  for (unsigned i = 0; on(); i = (i + 1) % depth) {
+    Must(CU(cuEventSynchronize, CUevent)(ended[i]), "wait");
+    ++state->done;
+    launch(ended[i]);
+  }
+  Must(Synchronize(), "synchronise");
+}
+
+bool NotStopped() { return state->command != kStop; }
+
+void Works() { KeepBusy(4, 200'000, NotStopped); }
+void Busy() { KeepBusy(2, 5'000'000, NotStopped); }
+
+void Queue() {
+  for (int i = 0; i < 8; ++i) Must(Spin(200'000), "launch");
+}
+
+int Frees() {
+  CUdeviceptr memory;
+  Must(Alloc(&memory, 1 << 20), "memory");
+  WaitForGo();
+  Queue();
+  Must(Free(memory), "free");
+  state->ready = kDid;
+  while (NotStopped()) usleep(1000);
+  return 0;
+}
+
+int Forks() {
+  // Before there is a context: a child could not use that.
+  const pid_t child = fork();
+  if (child == 0) {
+    Must(InitWithContext(), "context");
+    WaitForGo();
+    Works();
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+}
+
+// One short kernel each 20 ms.
+void NowAndThen(bool asks) {
+  WaitForGo();
+  while (NotStopped()) {
+    Must(Spin(1'000'000), "launch");
+    while (asks && CU(cuStreamQuery, CUstream)(nullptr) == CUDA_ERROR_NOT_READY) {
+    }
+    ++state->done;
+    usleep(20'000);
+  }
+}
+
+void Needs(const std::string& path) {
+  const ProgramState* other = MapState(path);
+  const uint64_t enough = other->done + 30;
+  KeepBusy(2, 5'000'000, [&] { return other->done < enough; });
+}
+
+// Gates of others, and the own one, as they are mapped here.
+size_t MappedGates() {
+  size_t gates = 0;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    gates += line.find("gpumux-gate") != std::string::npos;
+  }
+  return gates;
+}
+
+// Not the driver's. When it has got what it has asked for.
+void CloseFilesOfGuard() {
+  while (MappedGates() < 2) usleep(1000);
+  for (int fd = 3; fd < 1024; ++fd) {
+    char link[256] = "";
+    if (readlink(("/proc/self/fd/" + std::to_string(fd)).c_str(), link, sizeof link - 1) < 0) continue;
+    sockaddr_un peer{};
+    socklen_t size = sizeof peer;
+    const bool session = getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) == 0 &&
+                         strstr(peer.sun_path, "session.sock") != nullptr;
+    if (session || strstr(link, "gpumux-") != nullptr) close(fd);
+  }
+}
+
+int Main(int argc, char** argv) {
+  setvbuf(stdout, nullptr, _IOLBF, 0);
+  if (argc < 3 || !(state = MapState(argv[1]))) return 2;
+  const std::string role = argv[2];
+  if (role == "forks") return Forks();
+  // As the driver's own handler, which was there before the first context: it waits for what is queued.
+  if (role == "returns" || role == "exits") atexit([] { Must(Synchronize(), "synchronise at the end"); });
+  Must(InitWithContext(), "context");
+  // How long a kernel takes is learnt from these.
+  for (int i = 0; i < 4; ++i) Must(Spin(200'000), "launch");
+  Must(Synchronize(), "synchronise");
+  if (role == "frees") return Frees();
+  if (role == "polls" || role == "never-waits") {
+    NowAndThen(role == "polls");
+    return 0;
+  }
+  if (role == "closes-files") CloseFilesOfGuard();
+  WaitForGo();
+  if (role == "works") Works();
+  if (role == "busy" || role == "closes-files") Busy();
+  if (role == "needs") Needs(argv[3]);
+  if (role == "returns" || role == "exits") Queue();
+  if (role == "exits") exit(0);
+  return 0;
+}
+
+}  // namespace
+}  // namespace gpumux::test
+
+int main(int argc, char** argv) { return gpumux::test::Main(argc, argv); }

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the gate does, and the worst of what can go wrong with it (docs/design/gate.md); the
+// rest is in stuck_test.cc.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "scene.h"
+
+namespace gpumux::test {
+namespace {
+
+TEST(Gate, HoldsBackWhileALatencyCriticalOneWorks) {
+  GateBox box;
+  GateTenant held = box.BestEffort(), owner = box.Latency("busy", /*waits=*/true);
+  EXPECT_TRUE(GoesOn(held));
+  owner.Go();
+  EXPECT_TRUE(IsHeld(held));
+  EXPECT_TRUE(GoesOn(owner));
+  ExpectEnds(owner);
+  EXPECT_TRUE(GoesOn(held));
+  ExpectEnds(held);
+}
+
+TEST(Gate, OpensWhenItsOwnerIsKilledAndTheDaemonHangs) {
+  GateBox box;
+  GateTenant held = box.BestEffort(), owner = box.Latency();
+  ASSERT_TRUE(IsHeld(held));
+  const pid_t program = box.ProgramOf(owner);
+  kill(box.DaemonPid(), SIGSTOP);
+  kill(program, SIGKILL);
+  EXPECT_TRUE(GoesOn(held));
+  kill(box.DaemonPid(), SIGCONT);
+  ExpectEnds(held);
+}
+
+TEST(Gate, ProcessesThatEndWithWorkQueuedEnd) {
+  for (const char* const role : {"returns", "exits"}) {
+    GateBox box;
+    GateTenant ending = box.BestEffort(role, /*waits=*/true), held = box.BestEffort(), owner = box.Latency();
+    ASSERT_TRUE(IsHeld(held));
+    ending.Go();
+    const Outcome o = ending.run.Wait();
+    EXPECT_EQ(o.exit_code, 0) << role << ": " << o.out << o.err;
+    EXPECT_TRUE(IsHeld(held)) << "another's gate";
+    ExpectEnds(owner);
+    ExpectEnds(held);
+  }
+}
+
+TEST(Gate, IsOnTheCpuWhereTheDriverRefusesWaits) {
+  GateBox box;
+  box.SetEnv("GPUMUX_SOFTGPU_FAULTS",
+             "fail cuStreamWaitValue64* with CUDA_ERROR_NOT_SUPPORTED; "
+             "fail cuStreamBatchMemOp* with CUDA_ERROR_NOT_SUPPORTED");
+  GateTenant held = box.BestEffort(), owner = box.Latency();
+  ASSERT_TRUE(IsHeld(held));
+  EXPECT_EQ(box.Gate(held)["held_by"], "cpu");
+  ExpectEnds(owner);
+  EXPECT_TRUE(GoesOn(held));
+  ExpectEnds(held);
+}
+
+TEST(Gate, TwoOwnersHoldItTogether) {
+  GateBox box;
+  GateTenant held = box.BestEffort(), one = box.Latency(), other = box.Latency();
+  ASSERT_TRUE(IsHeld(held));
+  ExpectEnds(one);
+  EXPECT_TRUE(IsHeld(held));
+  box.Kill(other, SIGKILL);
+  EXPECT_TRUE(GoesOn(held));
+  ExpectEnds(held);
+}
+
+}  // namespace
+}  // namespace gpumux::test
