@@ -19,8 +19,9 @@ GateBox::GateBox(const std::string& max_closed, int min_open_percent) {
 GateTenant GateBox::Start(const std::string& priority, const std::string& role, bool waits,
                           const std::string& argument) {
   const std::string name = role + "-" + std::to_string(++number_), path = dir() + "/" + name;
-  std::vector<std::string> argv = {Program("gpumux"), "run", "--priority", priority, "--name", name,
-                                   "--mem", "4GiB", "--", TestProgram("gate_probe"), path, role};
+  std::vector<std::string> argv = {
+      Program("gpumux"),         "run", "--priority", priority, "--name", name, "--mem", "4GiB", "--",
+      TestProgram("gate_probe"), path,  role};
   if (!argument.empty()) argv.push_back(argument);
   GateTenant tenant{name, path, MapState(path), Sandbox::Start(argv)};
   EXPECT_TRUE(WaitUntil(name + " is ready", [&] { return tenant.IsReady() || tenant.run.Ended(); }));

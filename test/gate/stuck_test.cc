@@ -42,8 +42,7 @@ TEST(Gate, AKilledGatedProcessIsGone) {
   ASSERT_TRUE(IsHeld(held));
   box.Kill(held, SIGKILL);
   EXPECT_EQ(held.run.Wait().exit_code, 128 + SIGKILL);
-  EXPECT_TRUE(WaitUntil("its memory is free again",
-                        [&] { return box.StatusData()["tenants"].size() == 1; }));
+  EXPECT_TRUE(WaitUntil("its memory is free again", [&] { return box.StatusData()["tenants"].size() == 1; }));
   ExpectEnds(owner);
 }
 
