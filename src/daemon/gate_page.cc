@@ -51,6 +51,8 @@ uint32_t GatePage::OwnerBit() const { return Load(page()->owner_bit); }
 void GatePage::Beat(uint64_t now_ns) { Store(page()->turn_beat_ns, now_ns); }
 
 void GatePage::OpenForGood() {
+  // No opener is left: whoever has not heard of the death yet shall not close it either.
+  std::atomic_ref<uint64_t>(page()->forced).store(1);
   std::atomic_ref<uint64_t>(page()->want).store(0);
   std::atomic_ref<uint64_t>(page()->closed).store(0);
 }

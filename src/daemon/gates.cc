@@ -46,7 +46,7 @@ bool Gates::MayBeClosed(const Tenant& tenant) const {
   });
 }
 
-std::optional<unsigned> Gates::FreeBit(unsigned wanted) const {
+std::optional<unsigned> Gates::FreeBit(unsigned wanted) {
   uint64_t taken = 0;
   for (const auto& [id, tenant] : tenants_.live()) {
     for (const auto& [key, member] : tenant->members) {
@@ -55,8 +55,13 @@ std::optional<unsigned> Gates::FreeBit(unsigned wanted) const {
   }
   const auto is_free = [&](unsigned bit) { return bit < GPUMUX_GATE_OWNERS && !(taken >> bit & 1); };
   if (is_free(wanted)) return wanted;
-  for (unsigned bit = 0; bit < GPUMUX_GATE_OWNERS; ++bit) {
-    if (is_free(bit)) return bit;
+  // The one that was given longest ago: an opener that has just found the last holder of a bit
+  // dead shall not clear it for the next.
+  for (unsigned i = 0; i < GPUMUX_GATE_OWNERS; ++i) {
+    const unsigned bit = (next_bit_ + i) % GPUMUX_GATE_OWNERS;
+    if (!is_free(bit)) continue;
+    next_bit_ = bit + 1;
+    return bit;
   }
   return std::nullopt;
 }

@@ -45,13 +45,14 @@ class Gates {
   using Members = std::vector<Member*>;
   Members GatesFor(const Tenant& owner) const;
   bool MayBeClosed(const Tenant& tenant) const;
-  std::optional<unsigned> FreeBit(unsigned wanted) const;
+  std::optional<unsigned> FreeBit(unsigned wanted);
 
   Machine& machine_;
   Tenants& tenants_;
   const GateTimes& times_;
   // By the id of a latency-critical tenant: the gates of its last call.
   std::map<std::string, std::vector<core::ProcessKey>> called_;
+  unsigned next_bit_ = 0;
 };
 
 // The tenant's processes have gates that others may close.
