@@ -39,11 +39,6 @@ Result<GatePage> GatePage::Adopt(UniqueFd fd) {
   return page;
 }
 
-void GatePage::SetBounds(uint64_t min_open_ns, uint64_t max_closed_ns) {
-  Store(page()->min_open_ns, min_open_ns);
-  Store(page()->max_closed_ns, max_closed_ns);
-}
-
 void GatePage::SetOwnerBit(uint32_t bit) { std::atomic_ref<uint32_t>(page()->owner_bit).store(bit); }
 
 uint32_t GatePage::OwnerBit() const { return Load(page()->owner_bit); }

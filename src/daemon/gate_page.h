@@ -18,8 +18,6 @@ class GatePage {
   static Result<GatePage> Adopt(UniqueFd fd);
 
   int fd() const { return memory_.read_write(); }
-  // By latency-critical owners: of each second it is open for so long, and closed no longer than so.
-  void SetBounds(uint64_t min_open_ns, uint64_t max_closed_ns);
   // Of the process as one who closes others' gates.
   void SetOwnerBit(uint32_t bit);
   // What it was told by an earlier daemon.

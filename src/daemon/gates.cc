@@ -78,8 +78,6 @@ std::optional<Gates::Answer> Gates::Ask(Tenant& tenant, Member& member, uint32_t
       return std::nullopt;
     }
     member.gate = std::make_shared<GatePage>(std::move(*page));
-    member.gate->SetBounds(static_cast<uint64_t>(times_.min_open.count()),
-                           static_cast<uint64_t>(times_.max_closed.count()));
     if (tenant.request.ask.urgency == Urgency::kLatency) {
       // With the same bit as under the daemon before: it may have gates closed by it.
       member.owner_bit = FreeBit(member.gate->OwnerBit());
@@ -93,6 +91,8 @@ std::optional<Gates::Answer> Gates::Ask(Tenant& tenant, Member& member, uint32_t
   answer.reply.call = tenant.pages->GatesCall();
   answer.reply.owner_bit = member.owner_bit.value_or(GPUMUX_GATE_NO_BIT);
   answer.reply.first = first;
+  answer.reply.min_open_ns = static_cast<uint64_t>(times_.min_open.count());
+  answer.reply.max_closed_ns = static_cast<uint64_t>(times_.max_closed.count());
   if (first == 0) {
     answer.reply.own = 1;
     answer.fds.push_back(member.gate->fd());

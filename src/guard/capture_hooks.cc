@@ -12,19 +12,26 @@ namespace {
 
 // Before the driver's call: afterwards would be too late for who looks at that moment.
 template <typename Call>
-CUresult Begin(Call&& call) {
-  CaptureBegins();
+CUresult Begin(CUstream stream, bool per_thread, Call&& call) {
+  CaptureBegins(stream, per_thread);
   const CUresult r = call();
-  if (r != CUDA_SUCCESS) CaptureEnds();
+  if (r != CUDA_SUCCESS) CaptureEnds(stream, per_thread);
   return r;
 }
 
-// A capture that failed has ended too; one that is another thread's to end has not.
-CUresult Ended(CUresult r, CUstream stream, CUresult (*query)(CUstream, CUstreamCaptureStatus*)) {
+bool IsCapturing(CUstream stream, CUresult (*query)(CUstream, CUstreamCaptureStatus*)) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  const bool goes_on = r != CUDA_SUCCESS && query && query(stream, &status) == CUDA_SUCCESS &&
-                       status != CU_STREAM_CAPTURE_STATUS_NONE;
-  if (!goes_on) CaptureEnds();
+  return query && query(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+// A capture that failed ends too; one that is another thread's to end does not, and in a stream without
+// one nothing does.
+template <typename Call>
+CUresult End(CUstream stream, bool per_thread, Call&& call) {
+  auto* query = per_thread ? Real().cuStreamIsCapturing_ptsz : Real().cuStreamIsCapturing;
+  const bool captured = IsCapturing(stream, query);
+  const CUresult r = call();
+  if (captured && (r == CUDA_SUCCESS || !IsCapturing(stream, query))) CaptureEnds(stream, per_thread);
   return r;
 }
 
@@ -37,24 +44,24 @@ using namespace gpumux::guard;
 extern "C" {
 
 CUresult cuStreamBeginCapture(CUstream stream) {
-  return Begin([&] { return Through(Real().cuStreamBeginCapture, stream); });
+  return Begin(stream, false, [&] { return Through(Real().cuStreamBeginCapture, stream); });
 }
 
 CUresult cuStreamBeginCapture_ptsz(CUstream stream) {
-  return Begin([&] { return Through(Real().cuStreamBeginCapture_ptsz, stream); });
+  return Begin(stream, true, [&] { return Through(Real().cuStreamBeginCapture_ptsz, stream); });
 }
 
 CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
-  return Begin([&] { return Through(Real().cuStreamBeginCapture_v2, stream, mode); });
+  return Begin(stream, false, [&] { return Through(Real().cuStreamBeginCapture_v2, stream, mode); });
 }
 
 CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode) {
-  return Begin([&] { return Through(Real().cuStreamBeginCapture_v2_ptsz, stream, mode); });
+  return Begin(stream, true, [&] { return Through(Real().cuStreamBeginCapture_v2_ptsz, stream, mode); });
 }
 
 CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode* dependencies,
                                      const CUgraphEdgeData* edges, size_t count, CUstreamCaptureMode mode) {
-  return Begin([&] {
+  return Begin(stream, false, [&] {
     return Through(Real().cuStreamBeginCaptureToGraph, stream, graph, dependencies, edges, count, mode);
   });
 }
@@ -62,18 +69,17 @@ CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgra
 CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode* dependencies,
                                           const CUgraphEdgeData* edges, size_t count,
                                           CUstreamCaptureMode mode) {
-  return Begin([&] {
+  return Begin(stream, true, [&] {
     return Through(Real().cuStreamBeginCaptureToGraph_ptsz, stream, graph, dependencies, edges, count, mode);
   });
 }
 
 CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
-  return Ended(Through(Real().cuStreamEndCapture, stream, graph), stream, Real().cuStreamIsCapturing);
+  return End(stream, false, [&] { return Through(Real().cuStreamEndCapture, stream, graph); });
 }
 
 CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph* graph) {
-  return Ended(Through(Real().cuStreamEndCapture_ptsz, stream, graph), stream,
-               Real().cuStreamIsCapturing_ptsz);
+  return End(stream, true, [&] { return Through(Real().cuStreamEndCapture_ptsz, stream, graph); });
 }
 
 }  // extern "C"

@@ -54,7 +54,7 @@ void Gone(int slot, CUcontext context) {
   RefreshPools(slot, last);
   NoticeContexts(slot, g_contexts[slot]);
   CountContexts(-1);
-  GateContextGone(context, last);
+  GateContextGone(context);
   LookAtDescriptors();
 }
 
@@ -93,6 +93,7 @@ CUresult DestroyContext(CUcontext context, Destroy&& destroy) {
   if (!InForce()) return destroy();
   Held held(g_contexts_lock);
   ForgetSmallKernels();  // their handles may become others'
+  GateContextEnds(context);
   const CUresult r = destroy();
   Context known;
   if (r == CUDA_SUCCESS && g_created.Erase(reinterpret_cast<uint64_t>(context), &known))
@@ -110,6 +111,7 @@ CUresult EndPrimary(CUdevice device, bool all, Call&& call) {
   Held held(g_contexts_lock);
   const bool was_active = PrimaryIsActive(device, slot);
   ForgetSmallKernels();
+  if (all || g_retained[slot] <= 1) GateContextEnds(g_primary[slot]);
   const CUresult r = call();
   if (r != CUDA_SUCCESS) return r;
   if (all) g_retained[slot] = 0;

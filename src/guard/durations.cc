@@ -22,7 +22,8 @@ struct Entry {
 
 struct Sample {
   uint64_t key;
-  cuda::CUcontext context;  // whose events these are
+  cuda::CUcontext context;  // of the launch
+  cuda::CUcontext made_in;  // whose events these are
   cuda::CUevent begin, end;
   uint32_t state;  // atomic
 };
@@ -60,7 +61,13 @@ void Learn(uint64_t key, uint64_t ns) {
 }
 
 bool MakeEvents(Sample* sample) {
-  if (sample->begin) return true;
+  if (sample->begin && sample->made_in == sample->context) return true;
+  if (sample->begin && Real().cuEventDestroy_v2) {
+    Real().cuEventDestroy_v2(sample->begin);
+    Real().cuEventDestroy_v2(sample->end);
+  }
+  sample->begin = sample->end = nullptr;
+  sample->made_in = sample->context;
   if (!Real().cuEventCreate || !Real().cuEventRecord || !Real().cuEventQuery || !Real().cuEventElapsedTime)
     return false;
   if (Real().cuEventCreate(&sample->begin, 0) != cuda::CUDA_SUCCESS) {
@@ -87,7 +94,7 @@ int ReserveSample(uint64_t key, cuda::CUcontext context) {
   if (entry->samples >= kFirstSamples && ++entry->launches < kSampleAgain) return -1;
   for (int i = 0; i < kSlots; i++) {
     Sample& sample = d.samples[i];
-    if (Get(sample) != kFree || (sample.context && sample.context != context)) continue;
+    if (Get(sample) != kFree) continue;
     sample.context = context;
     sample.key = key;
     Set(sample, kOpen);
@@ -124,8 +131,17 @@ void TakeSamples(cuda::CUcontext context) {
 
 void ForgetSamples(cuda::CUcontext context) {
   for (Sample& sample : d.samples) {
-    if (sample.context == context) sample = {};
+    if (sample.made_in == context || sample.context == context) sample = {};
   }
+}
+
+void ForgetWork(uint64_t key) {
+  Entry* entry = Find(key);
+  if (entry && entry->key == key) *entry = {key, kUnknownNs, 0, 0};
+}
+
+void ForgetAllWork() {
+  for (Entry& entry : d.entries) entry = {};
 }
 
 void ForgetDurations() { d = {}; }

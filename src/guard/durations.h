@@ -23,6 +23,9 @@ void EndSample(int sample, cuda::CUstream stream);
 void TakeSamples(cuda::CUcontext context);
 // The context's events are gone.
 void ForgetSamples(cuda::CUcontext context);
+// The key is another function's from now on, or all are.
+void ForgetWork(uint64_t key);
+void ForgetAllWork();
 void ForgetDurations();
 
 }  // namespace gpumux::guard

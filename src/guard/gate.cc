@@ -12,6 +12,7 @@
 #include "guard/gap_window.h"
 #include "guard/gate_pages.h"
 #include "guard/gate_threads.h"
+#include "guard/gate_waits.h"
 #include "guard/lock.h"
 
 namespace gpumux::guard {
@@ -22,7 +23,8 @@ namespace {
 constexpr int64_t kGateBudgetNs = 100'000;
 constexpr int64_t kTurnBudgetNs = 500'000;
 constexpr uint64_t kHintLastsNs = 1'000'000'000;  // without any work: a hint that was not taken back
-constexpr uint32_t kHashSize = 1024;              // a power of two, above GPUMUX_GATE_STREAMS
+constexpr unsigned kOrigins = 16;
+constexpr uint32_t kHashSize = 1024;  // a power of two, above GPUMUX_GATE_STREAMS
 
 // A stream that work was launched into. Its index is that of its segments in the page.
 struct Stream {
@@ -39,16 +41,18 @@ struct Stream {
 struct Gate {
   Lock lock;
   Stream streams[GPUMUX_GATE_STREAMS];
-  uint32_t high;             // streams below it were used
-  uint16_t hash[kHashSize];  // index + 1
-  uint32_t dirty;            // streams
-  uint32_t captures;         // under way
-  uint64_t launches;         // atomic count
-  uint32_t entering;         // atomic; launches that may not have reached the driver yet
-  uint32_t epoch;            // atomic; another one when a stream is clean, or gone
-  bool busy;                 // as an owner
+  uint32_t high;               // streams below it were used
+  uint16_t hash[kHashSize];    // index + 1
+  uint32_t dirty;              // streams
+  uint32_t captures;           // atomic; under way
+  uint64_t origins[kOrigins];  // of these, as far as they fit: where each began
+  uint64_t launches;           // atomic count
+  uint32_t entering;           // atomic; launches that may not have reached the driver yet
+  uint32_t epoch;              // atomic; another one when a stream is clean, or gone
+  bool busy;                   // as an owner
   bool hinted;
   uint64_t busy_since_ns;
+  uint64_t hint_used_ns;  // said, or work ended, last
   GapWindow window;
   uint64_t close_at_ns;  // atomic; others' gates are open until then; 0: they are not, or nobody is busy
   bool watched;          // atomic; the window wants to know of each launch
@@ -113,24 +117,6 @@ void BuildHash() {
   }
 }
 
-Stream* Add(const StreamName& name, cuda::CUcontext context) {
-  uint32_t at = 0;
-  while (at < GPUMUX_GATE_STREAMS && g.streams[at].id != 0) at++;
-  gpumux_gate_page* page = OwnGate();
-  if (at == GPUMUX_GATE_STREAMS) {
-    if (page) __atomic_store_n(&page->untracked, 1, __ATOMIC_RELAXED);
-    return nullptr;
-  }
-  Stream& stream = g.streams[at];
-  // The segments of the stream that had the index before count on.
-  const uint64_t segments = stream.segments;
-  stream = {name.id, name.handle, context, name.thread, false, 0, 0, segments};
-  if (at >= g.high) g.high = at + 1;
-  if (page) __atomic_store_n(&page->streams, g.high, __ATOMIC_RELAXED);
-  BuildHash();
-  return &stream;
-}
-
 void SetWants(bool wants) {
   if (gpumux_gate_page* page = OwnGate()) __atomic_store_n(&page->wants, wants, __ATOMIC_SEQ_CST);
 }
@@ -193,11 +179,22 @@ void MarkDirty(Stream* stream) {
   if (g.dirty++ == 0) SetWants(true);
 }
 
+void AllClean(bool exact) {
+  SetWants(false);
+  if (g.hinted) {
+    g.hint_used_ns = NowNs();
+  } else {
+    BecomeIdle(exact);
+  }
+}
+
 void MarkClean(Stream* stream, bool exact = false) {
-  // A launch that is on its way may be into this one.
-  if (!stream->dirty || __atomic_load_n(&g.entering, __ATOMIC_SEQ_CST) > 0) return;
-  stream->dirty = false;
+  if (!stream->dirty) return;
+  // First, so that whoever enters from now on looks for itself; then those on their way, of which
+  // one may be into this stream.
   __atomic_store_n(&g.epoch, g.epoch + 1, __ATOMIC_SEQ_CST);
+  if (__atomic_load_n(&g.entering, __ATOMIC_SEQ_CST) > 0) return;
+  stream->dirty = false;
   // What was begun has ended: nothing of it is on the GPU, whether the next wait says so or not.
   if (gpumux_gate_page* page = OwnGate()) {
     gpumux_gate_segments& told = page->segments[stream - g.streams];
@@ -205,18 +202,40 @@ void MarkClean(Stream* stream, bool exact = false) {
     __atomic_store_n(&told.passed, stream->segments, __ATOMIC_RELAXED);
   }
   if (--g.dirty > 0) return;
-  SetWants(false);
-  if (!g.hinted) BecomeIdle(exact);
+  AllClean(exact);
 }
 
 void Forget(Stream* stream) {
   // A launch on its way, into a stream that is gone, is nobody's any more.
   if (stream->dirty) {
     stream->dirty = false;
-    if (--g.dirty == 0) SetWants(false);
+    if (--g.dirty == 0) AllClean(/*exact=*/false);
   }
   stream->id = 0;
   __atomic_store_n(&g.epoch, g.epoch + 1, __ATOMIC_SEQ_CST);
+}
+
+Stream* Add(const StreamName& name, cuda::CUcontext context) {
+  uint32_t at = 0;
+  while (at < GPUMUX_GATE_STREAMS && g.streams[at].id != 0) at++;
+  // Streams are told apart as long as they have work.
+  if (at == GPUMUX_GATE_STREAMS) {
+    for (at = 0; at < GPUMUX_GATE_STREAMS && g.streams[at].dirty;) at++;
+    if (at < GPUMUX_GATE_STREAMS) Forget(&g.streams[at]);
+  }
+  gpumux_gate_page* page = OwnGate();
+  if (at == GPUMUX_GATE_STREAMS) {
+    if (page) __atomic_store_n(&page->untracked, 1, __ATOMIC_RELAXED);
+    return nullptr;
+  }
+  Stream& stream = g.streams[at];
+  // The segments of the stream that had the index before count on.
+  const uint64_t segments = stream.segments;
+  stream = {name.id, name.handle, context, name.thread, false, 0, 0, segments};
+  if (at >= g.high) g.high = at + 1;
+  if (page) __atomic_store_n(&page->streams, g.high, __ATOMIC_RELAXED);
+  BuildHash();
+  return &stream;
 }
 
 bool Captures(cuda::CUstream stream) {
@@ -230,57 +249,13 @@ bool Captures(cuda::CUstream stream) {
 // Under the lock. Whether what was launched into it has ended.
 bool IsComplete(const Stream& stream) {
   if (g.captures > 0 || !Real().cuStreamQuery) return false;
-  if (stream.thread != 0 && stream.thread != ThreadId()) return false;
+  // Another thread's own stream cannot be asked for; of a thread that has ended it is gone.
+  if (stream.thread != 0 && stream.thread != ThreadId())
+    return syscall(SYS_tgkill, getpid(), stream.thread, 0) != 0;
   return Real().cuStreamQuery(stream.handle) != cuda::CUDA_ERROR_NOT_READY;
 }
 
-void NoteHow(gpumux_gate_page* page, uint32_t how) {
-  if (__atomic_load_n(&page->how, __ATOMIC_RELAXED) != how)
-    __atomic_store_n(&page->how, how, __ATOMIC_RELAXED);
-}
-
-// Where the driver refuses waits: the stream is empty, and the gate open, before anything more goes there.
-void WaitHere(gpumux_gate_page* page, cuda::CUstream stream) {
-  NoteHow(page, GPUMUX_GATE_ON_CPU);
-  if (Real().cuStreamSynchronize) Real().cuStreamSynchronize(stream);
-  constexpr uint64_t kLookNs = 50'000;
-  while (__atomic_load_n(&page->closed, __ATOMIC_SEQ_CST) != 0) Nap(kLookNs);
-}
-
-bool PutWait(gpumux_gate_page* page, cuda::CUdeviceptr base, cuda::CUstream stream) {
-  const cuda::CUdeviceptr closed = base + offsetof(gpumux_gate_page, closed);
-  auto* wait = Real().cuStreamWaitValue64_v2 ? Real().cuStreamWaitValue64_v2 : Real().cuStreamWaitValue64;
-  if (!wait) return false;
-  const cuda::CUresult r = wait(stream, closed, 0, cuda::CU_STREAM_WAIT_VALUE_EQ);
-  if (r == cuda::CUDA_SUCCESS) {
-    NoteHow(page, GPUMUX_GATE_ON_GPU);
-    __atomic_add_fetch(&page->waits, 1, __ATOMIC_RELAXED);
-  }
-  // Any other error is what the launch will meet too.
-  return r != cuda::CUDA_ERROR_NOT_SUPPORTED;
-}
-
-// Between two segments: the one before has ended, the gate, the next has begun.
-bool PutBoundary(gpumux_gate_page* page, cuda::CUdeviceptr base, cuda::CUstream stream, size_t index,
-                 uint64_t segment) {
-  auto* batch = Real().cuStreamBatchMemOp_v2;
-  if (!batch) return PutWait(page, base, stream);
-  const cuda::CUdeviceptr told =
-      base + offsetof(gpumux_gate_page, segments) + index * sizeof(gpumux_gate_segments);
-  cuda::CUstreamBatchMemOpParams steps[3] = {};
-  steps[0].waitValue = {cuda::CU_STREAM_MEM_OP_WRITE_VALUE_64, told + offsetof(gpumux_gate_segments, passed),
-                        segment - 1, 0, 0};
-  steps[1].waitValue = {cuda::CU_STREAM_MEM_OP_WAIT_VALUE_64, base + offsetof(gpumux_gate_page, closed), 0,
-                        cuda::CU_STREAM_WAIT_VALUE_EQ, 0};
-  steps[2].waitValue = {cuda::CU_STREAM_MEM_OP_WRITE_VALUE_64, told + offsetof(gpumux_gate_segments, entered),
-                        segment, 0, 0};
-  const cuda::CUresult r = batch(stream, 3, steps, 0);
-  if (r == cuda::CUDA_SUCCESS) {
-    NoteHow(page, GPUMUX_GATE_ON_GPU);
-    __atomic_add_fetch(&page->waits, 1, __ATOMIC_RELAXED);
-  }
-  return r != cuda::CUDA_ERROR_NOT_SUPPORTED;
-}
+uint64_t KeyOf(const Work& work) { return Mix(work.function, Mix(work.blocks, work.threads)) | 1; }
 
 }  // namespace
 
@@ -300,16 +275,13 @@ GatedLaunch::GatedLaunch(uint32_t word, cuda::CUstream stream, bool per_thread, 
 
 void GatedLaunch::Enter(uint32_t word, cuda::CUstream handle, bool per_thread, const Work& work) {
   gpumux_gate_page* page = OwnGate();
-  if (!page) {
-    // Its first context was made before anybody needed a gate.
-    if (!FetchGates()) return;
-    page = OwnGate();
-    StartGateThreads();
-  }
+  // Its first context was made before anybody needed a gate. Nobody waits for a daemon here.
+  if (!page) return StartGateThreads();
   const cuda::CUcontext context = CurrentContext();
   const StreamName name = NameOf(handle, per_thread, context);
   stream_ = name.handle;
-  const bool gated = (word & (GPUMUX_LAUNCH_GATED | GPUMUX_LAUNCH_TURNS)) != 0;
+  // Without somebody who opens it nothing is to wait at it.
+  const bool gated = (word & (GPUMUX_LAUNCH_GATED | GPUMUX_LAUNCH_TURNS)) != 0 && OpenerRuns();
   bool wait = false;
   size_t index = 0;
   uint64_t segment = 0;
@@ -326,8 +298,10 @@ void GatedLaunch::Enter(uint32_t word, cuda::CUstream handle, bool per_thread, c
     }
     if (gated) {
       const int64_t budget = (word & GPUMUX_LAUNCH_GATED) ? kGateBudgetNs : kTurnBudgetNs;
-      const uint64_t key = Mix(work.function, Mix(work.blocks, work.threads)) | 1;
-      if (work.ns == 0) TakeSamples(context);
+      const uint64_t key = KeyOf(work);
+      // Events are not asked for while anybody captures: that would end the capture.
+      const bool learns = work.ns == 0 && g.captures == 0;
+      if (learns) TakeSamples(context);
       const uint64_t predicted = work.ns ? work.ns : PredictNs(key);
       const int64_t takes = predicted == kUnknownNs ? budget : static_cast<int64_t>(predicted);
       if (stream && stream->left_ns >= takes) {
@@ -340,16 +314,14 @@ void GatedLaunch::Enter(uint32_t word, cuda::CUstream handle, bool per_thread, c
         index = static_cast<size_t>(stream - g.streams);
         segment = ++stream->segments;
       }
-      if (work.ns == 0) sample_ = ReserveSample(key, context);
+      if (learns) sample_ = ReserveSample(key, context);
     }
   }
   if (!gated) return LaunchesOn();
   if (wait) {
-    const cuda::CUdeviceptr base = GateAddress();
     const bool tell = (word & GPUMUX_LAUNCH_TURNS) && segment > 0;
-    const bool put = base != 0 && (tell ? PutBoundary(page, base, name.handle, index, segment)
-                                        : PutWait(page, base, name.handle));
-    if (!put) WaitHere(page, name.handle);
+    WaitAtGate(page, name.handle, tell ? &page->segments[index] : nullptr, segment,
+               /*may_ask=*/__atomic_load_n(&g.captures, __ATOMIC_RELAXED) == 0);
   }
   if (sample_ >= 0 && !StartSample(sample_, name.handle)) sample_ = -1;
 }
@@ -365,7 +337,9 @@ GateWait::GateWait(cuda::CUstream stream, bool per_thread)
   if (!counts_) return;
   Held held(g.lock);
   CloseNow();
-  if (stream == kAnyStream) return;
+  all_ = stream == kAllStreams;
+  if (all_) launched_ = g.launches;
+  if (stream == kAnyStream || all_) return;
   const Stream* known = Find(NameOf(stream, per_thread, CurrentContext()).id);
   if (!known) return;
   id_ = known->id;
@@ -379,9 +353,11 @@ GateWait::~GateWait() {
   // Nothing was launched meanwhile: it is complete without being asked.
   if (waited && waited->launched == launched_) MarkClean(waited, /*exact=*/true);
   const cuda::CUcontext context = g.dirty > 0 ? CurrentContext() : nullptr;
+  const bool all = all_ && launched_ == g.launches;
   for (uint32_t i = 0; i < g.high && g.dirty > 0; i++) {
     Stream& stream = g.streams[i];
-    if (stream.dirty && stream.context == context && IsComplete(stream)) MarkClean(&stream, /*exact=*/true);
+    if (!stream.dirty || stream.context != context) continue;
+    if (all || IsComplete(stream)) MarkClean(&stream, /*exact=*/true);
   }
 }
 
@@ -390,6 +366,7 @@ bool GateIsDirty() { return __atomic_load_n(&g.dirty, __ATOMIC_RELAXED) != 0; }
 
 bool LookAtStreams() {
   Held held(g.lock);
+  if (GateHasEnded()) return false;
   cuda::CUcontext current = nullptr;
   for (uint32_t i = 0; i < g.high && g.dirty > 0; i++) {
     Stream& stream = g.streams[i];
@@ -410,43 +387,97 @@ bool LookAtStreams() {
   return g.dirty == 0;
 }
 
+bool NobodyInStreams() {
+  if (!g.lock.TryAcquire()) return false;
+  g.lock.Release();
+  return true;
+}
+
 void DropStaleHint() {
   if (!__atomic_load_n(&g.hinted, __ATOMIC_RELAXED)) return;
   Held held(g.lock);
-  if (!g.hinted || g.dirty > 0 || NowNs() - g.busy_since_ns < kHintLastsNs) return;
+  if (!g.hinted || g.dirty > 0 || NowNs() - g.hint_used_ns < kHintLastsNs) return;
   BecomeIdle(/*exact=*/false);
   g.hinted = false;
 }
 
-void CaptureBegins() {
-  if (LaunchWord() == 0 && !OwnGate()) {
-    __atomic_add_fetch(&g.captures, 1, __ATOMIC_RELAXED);
+void CaptureBegins(cuda::CUstream stream, bool per_thread) {
+  const uint64_t id = NameOf(stream, per_thread, CurrentContext()).id;
+  Held held(g.lock);
+  __atomic_store_n(&g.captures, g.captures + 1, __ATOMIC_RELAXED);
+  for (uint64_t& origin : g.origins) {
+    if (origin != 0) continue;
+    origin = id;
     return;
   }
-  Held held(g.lock);
-  __atomic_add_fetch(&g.captures, 1, __ATOMIC_RELAXED);
 }
 
-void CaptureEnds() {
-  uint32_t captures = __atomic_load_n(&g.captures, __ATOMIC_RELAXED);
-  while (captures > 0 && !__atomic_compare_exchange_n(&g.captures, &captures, captures - 1, false,
-                                                      __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+namespace {
+// Under the lock. Of a stream in which none began nothing ends.
+void EndCaptureOf(uint64_t id) {
+  for (uint64_t& origin : g.origins) {
+    if (origin != id) continue;
+    origin = 0;
+    __atomic_store_n(&g.captures, g.captures - 1, __ATOMIC_RELAXED);
+    return;
   }
+}
+}  // namespace
+
+void CaptureEnds(cuda::CUstream stream, bool per_thread) {
+  const uint64_t id = NameOf(stream, per_thread, CurrentContext()).id;
+  Held held(g.lock);
+  unsigned known = 0;
+  for (const uint64_t origin : g.origins) known += origin != 0;
+  const uint32_t before = g.captures;
+  EndCaptureOf(id);
+  // One of those that did not fit.
+  if (g.captures == before && before > known) __atomic_store_n(&g.captures, before - 1, __ATOMIC_RELAXED);
+}
+
+void ForgetGraphWork(cuda::CUgraphExec exec) {
+  if (!OwnGate()) return;
+  Held held(g.lock);
+  ForgetWork(KeyOf({.function = reinterpret_cast<uint64_t>(exec)}));
+}
+
+void ForgetFunctionWork() {
+  if (!OwnGate()) return;
+  Held held(g.lock);
+  ForgetAllWork();
 }
 
 void StreamGone(cuda::CUstream handle) {
-  if (IsDefault(handle) || __atomic_load_n(&g.high, __ATOMIC_RELAXED) == 0) return;
-  Held held(g.lock);
-  Stream* stream = Find(reinterpret_cast<uint64_t>(handle));
-  if (!stream) return;
-  MarkClean(stream);
-  Forget(stream);
-  BuildHash();
+  const bool any =
+      __atomic_load_n(&g.high, __ATOMIC_RELAXED) != 0 || __atomic_load_n(&g.captures, __ATOMIC_RELAXED) != 0;
+  if (IsDefault(handle) || !any) return;
+  cuda::CUdeviceptr told = 0;
+  uint64_t segments = 0;
+  {
+    Held held(g.lock);
+    EndCaptureOf(reinterpret_cast<uint64_t>(handle));
+    Stream* stream = Find(reinterpret_cast<uint64_t>(handle));
+    if (!stream) return;
+    if (stream->dirty && stream->segments > 0 && g.captures == 0)
+      told = offsetof(gpumux_gate_page, segments) +
+             static_cast<size_t>(stream - g.streams) * sizeof(gpumux_gate_segments) +
+             offsetof(gpumux_gate_segments, passed);
+    segments = stream->segments;
+    MarkClean(stream);
+    Forget(stream);
+    BuildHash();
+  }
+  // What it has queued still tells of segments: the last word is that all have ended.
+  const cuda::CUdeviceptr base = told ? GateAddress() : 0;
+  if (base && Real().cuStreamWriteValue64_v2)
+    Real().cuStreamWriteValue64_v2(handle, base + told, segments, 0);
 }
 
 void GateContextMade(cuda::CUcontext context) {
-  if (!ToHaveGate() || !FetchGates()) return;
+  if (!ToHaveGate()) return;
+  FetchGates();
   StartGateThreads();
+  if (!OwnGate()) return;
   // Now, rather than at a launch: nothing is captured yet, and nothing waits.
   if (IsOwner() || Real().cuCtxPushCurrent_v2(context) != cuda::CUDA_SUCCESS) return;
   GateAddress();
@@ -454,8 +485,9 @@ void GateContextMade(cuda::CUcontext context) {
   Real().cuCtxPopCurrent_v2(&before);
 }
 
-void GateContextGone(cuda::CUcontext context, bool last) {
-  if (!OwnGate()) return;
+// Its streams are nobody's to ask for any more. If it lives on, they are known again with their next launch.
+void GateContextEnds(cuda::CUcontext context) {
+  if (!OwnGate() || !context) return;
   Held held(g.lock);
   for (uint32_t i = 0; i < g.high; i++) {
     Stream& stream = g.streams[i];
@@ -464,16 +496,23 @@ void GateContextGone(cuda::CUcontext context, bool last) {
     Forget(&stream);
   }
   BuildHash();
+}
+
+void GateContextGone(cuda::CUcontext context) {
+  if (!OwnGate()) return;
+  GateContextEnds(context);
+  Held held(g.lock);
   ForgetSamples(context);
-  if (last) GateAddressGone();
+  GateAddressGone(context);
 }
 
 bool GateHint(bool on) {
-  if (!ToHaveGate() || !FetchGates() || !IsOwner()) return false;
+  if (!ToHaveGate() || (!OwnGate() && !FetchGates()) || !IsOwner()) return false;
   StartGateThreads();
   Held held(g.lock);
   if (!on && g.dirty == 0) BecomeIdle(/*exact=*/false);
   g.hinted = on;
+  g.hint_used_ns = NowNs();
   if (!on) return true;
   BecomeBusy();
   CloseNow();

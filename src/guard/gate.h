@@ -38,32 +38,41 @@ class GatedLaunch {
 
 // Around a call that waits for work of this process. `stream`: for that stream alone;
 // kAnyStream: for something else.
+// kAllStreams: for all of the current context.
 inline cuda::CUstream const kAnyStream = reinterpret_cast<cuda::CUstream>(~uintptr_t{0});
+inline cuda::CUstream const kAllStreams = reinterpret_cast<cuda::CUstream>(~uintptr_t{1});
 class GateWait {
  public:
   GateWait(cuda::CUstream stream, bool per_thread);
   ~GateWait();
   // What came of the wait.
   cuda::CUresult Over(cuda::CUresult r) {
-    if (r != cuda::CUDA_SUCCESS) id_ = 0;
+    if (r != cuda::CUDA_SUCCESS) id_ = 0, all_ = false;
     return r;
   }
   GateWait(const GateWait&) = delete;
   GateWait& operator=(const GateWait&) = delete;
 
  private:
-  uint64_t id_ = 0;  // of the stream
-  uint64_t launched_ = 0;
+  uint64_t id_ = 0;        // of the stream
+  uint64_t launched_ = 0;  // into it; with all_: of the process
+  bool all_ = false;
   bool counts_;
 };
 
 // A capture begins in a stream, or ends somewhere: no stream is asked for anything meanwhile.
-void CaptureBegins();
-void CaptureEnds();
+// `stream`: where it began.
+void CaptureBegins(cuda::CUstream stream, bool per_thread);
+void CaptureEnds(cuda::CUstream stream, bool per_thread);
+// Before the driver destroys it.
 void StreamGone(cuda::CUstream stream);
-// There is a context that was not there before, which is current or `context`; or it is gone.
+// What was learnt of a graph, or of all functions, is of others from now on.
+void ForgetGraphWork(cuda::CUgraphExec exec);
+void ForgetFunctionWork();
+// There is a context that was not there before; it may be destroyed by the next call; it is gone.
 void GateContextMade(cuda::CUcontext context);
-void GateContextGone(cuda::CUcontext context, bool last);
+void GateContextEnds(cuda::CUcontext context);
+void GateContextGone(cuda::CUcontext context);
 // The program says that what it does now must not wait. False: nobody waits for it, since
 // its tenant is not latency-critical.
 bool GateHint(bool on);

@@ -4,10 +4,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "gpumux/abi/session.h"
 #include "guard/clock.h"
+#include "guard/current_context.h"
 #include "guard/driver.h"
 #include "guard/lock.h"
 #include "guard/session.h"
@@ -19,6 +21,8 @@ namespace {
 
 constexpr unsigned kMaxGates = 512;
 constexpr uint64_t kAskAgainNs = 1'000'000'000;
+constexpr uint64_t kAskForLockNs = 100'000'000;
+constexpr uint32_t kAlreadyRegistered = 712;                    // CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED
 constexpr unsigned kRegisterPortable = 1, kRegisterMapped = 2;  // CU_MEMHOSTREGISTER_*
 
 // One that this process may close. The descriptor carries the lock that says that it lives.
@@ -35,8 +39,10 @@ struct Pages {
   gpumux_gate_page* own;
   int own_fd;
   uint64_t own_inode;
-  uint64_t bit;  // of the own word of others; 0: none
-  bool closed;   // by this process
+  long own_pid;
+  uint64_t bit;   // of the own word of others; 0: none
+  bool closed;    // by this process
+  bool unlocked;  // a gate's lock is another's still
   Gate gates[kMaxGates];
   unsigned count;
   uint32_t call;        // of the limits page, at the last answer
@@ -44,8 +50,10 @@ struct Pages {
   uint64_t ask_again_ns;
   Lock register_lock;
   cuda::CUdeviceptr address;
+  cuda::CUcontext registered_in;
   bool refused;
-  uint64_t missing;  // bits that nobody locked at the last look
+  uint64_t min_open_ns, max_closed_ns;  // atomic
+  uint64_t missing;                     // bits that nobody locked at the last look
 };
 constinit Pages p = {};
 
@@ -74,7 +82,8 @@ flock ByteOf(uint64_t bit) {
 void LockByte(const Gate& gate) {
   if (p.bit == 0) return;
   flock lock = ByteOf(p.bit);
-  fcntl(gate.fd, F_SETLK, &lock);
+  // Somebody has it still who had the bit under another daemon, and will be given another.
+  if (fcntl(gate.fd, F_SETLK, &lock) != 0) p.unlocked = true;
 }
 
 // Under the lock. Takes the descriptor.
@@ -83,7 +92,7 @@ void AddGate(int fd) {
   for (unsigned i = 0; i < p.count; i++) {
     if (p.gates[i].inode != inode) continue;
     p.gates[i].listed = true;
-    close(p.gates[i].fd);
+    if (InodeOf(p.gates[i].fd) == inode) close(p.gates[i].fd);
     p.gates[i].fd = MoveUp(fd);
     LockByte(p.gates[i]);
     // Without its lock it may have been taken for dead.
@@ -128,7 +137,12 @@ void SetBit(uint32_t number) {
 
 bool TakeOwn(int fd) {
   if (p.own) {
-    close(fd);
+    // The program closed the one that there was.
+    if (InodeOf(p.own_fd) != p.own_inode && InodeOf(fd) == p.own_inode) {
+      p.own_fd = MoveUp(fd);
+    } else {
+      close(fd);
+    }
     return true;
   }
   gpumux_gate_page* page = Map(fd);
@@ -138,6 +152,13 @@ bool TakeOwn(int fd) {
   }
   p.own_fd = MoveUp(fd);
   p.own_inode = InodeOf(p.own_fd);
+  p.own_pid = syscall(SYS_getpid);
+  // What a program said that this process executed before.
+  __atomic_store_n(&page->wants, 0, __ATOMIC_RELAXED);
+  for (gpumux_gate_segments& told : page->segments) {
+    __atomic_store_n(&told.entered, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&told.passed, 0, __ATOMIC_RELAXED);
+  }
   __atomic_store_n(&p.own, page, __ATOMIC_RELEASE);
   return true;
 }
@@ -163,6 +184,8 @@ bool FetchFrom(uint32_t first, gpumux_gate_reply* reply) {
 
 }  // namespace
 
+long GatePid() { return p.own_pid; }
+
 gpumux_gate_page* OwnGate() { return __atomic_load_n(&p.own, __ATOMIC_ACQUIRE); }
 
 bool GatesAreStale() {
@@ -179,17 +202,26 @@ bool FetchGates() {
   Held held(p.fetch_lock);
   if (InForce() && GatesAreStale() && NowNs() >= p.ask_again_ns) {
     gpumux_gate_reply reply = {};
-    uint32_t next = 0;
+    uint32_t next = 0, call = 0;
     bool answered = false;
+    p.unlocked = false;
     do {
       answered = FetchFrom(next, &reply);
+      // Of the first answer: what has changed since is asked for again.
+      if (next == 0) call = reply.call;
       if (!answered || reply.count == 0) break;
       next += reply.count;
     } while (next < reply.total && next < kMaxGates);
     if (answered) {
       Held pages(p.lock);
       DropUnlisted();
-      __atomic_store_n(&p.call, reply.call, __ATOMIC_RELAXED);
+      if (p.unlocked) {
+        call--;
+        p.ask_again_ns = NowNs() + kAskForLockNs;
+      }
+      __atomic_store_n(&p.min_open_ns, reply.min_open_ns, __ATOMIC_RELAXED);
+      __atomic_store_n(&p.max_closed_ns, reply.max_closed_ns, __ATOMIC_RELAXED);
+      __atomic_store_n(&p.call, call, __ATOMIC_RELAXED);
       __atomic_store_n(&p.connection, ConnectionNumber(), __ATOMIC_RELAXED);
     } else {
       p.ask_again_ns = NowNs() + kAskAgainNs;
@@ -213,22 +245,31 @@ cuda::CUdeviceptr GateAddress() {
   auto* exchange = Real().cuThreadExchangeStreamCaptureMode;
   if (exchange) exchange(&mode);
   cuda::CUdeviceptr address = 0;
-  const bool made = Real().cuMemHostRegister_v2(p.own, GPUMUX_PAGE_BYTES,
-                                                kRegisterPortable | kRegisterMapped) == cuda::CUDA_SUCCESS;
+  const auto registered =
+      Real().cuMemHostRegister_v2(p.own, GPUMUX_PAGE_BYTES, kRegisterPortable | kRegisterMapped);
+  const bool made = registered == cuda::CUDA_SUCCESS || registered == kAlreadyRegistered;
   if (!made || Real().cuMemHostGetDevicePointer_v2(&address, p.own, 0) != cuda::CUDA_SUCCESS) {
     if (made && Real().cuMemHostUnregister) Real().cuMemHostUnregister(p.own);
     address = 0;
     __atomic_store_n(&p.refused, true, __ATOMIC_RELAXED);
   }
   if (exchange) exchange(&mode);
+  p.registered_in = CurrentContext();
   __atomic_store_n(&p.address, address, __ATOMIC_RELEASE);
   return address;
 }
 
-void GateAddressGone() {
+void GateAddressGone(cuda::CUcontext context) {
   Held held(p.register_lock);
+  if (context && context != p.registered_in) return;
+  p.registered_in = nullptr;
   __atomic_store_n(&p.address, 0, __ATOMIC_RELEASE);
   __atomic_store_n(&p.refused, false, __ATOMIC_RELAXED);
+}
+
+GateBounds Bounds() {
+  return {__atomic_load_n(&p.min_open_ns, __ATOMIC_RELAXED),
+          __atomic_load_n(&p.max_closed_ns, __ATOMIC_RELAXED)};
 }
 
 bool IsOwner() { return __atomic_load_n(&p.bit, __ATOMIC_RELAXED) != 0; }

@@ -12,6 +12,8 @@ namespace gpumux::guard {
 
 // Null: it has none yet.
 gpumux_gate_page* OwnGate();
+// The process that it is mapped in.
+long GatePid();
 // Asks the daemon where that is due: for the own page first, and again when the others have changed
 // or a new daemon has come. May wait for the daemon. True: there is a page.
 bool FetchGates();
@@ -20,8 +22,15 @@ bool GatesAreStale();
 // The own page for the GPU: where `closed` and the segments are in its addresses, in any
 // context. Registered in the current context when it is asked for first; 0: the driver refuses.
 cuda::CUdeviceptr GateAddress();
-// The context where it was registered is gone.
-void GateAddressGone();
+// The context is gone: if it was registered there (null: anywhere), it is no more.
+void GateAddressGone(cuda::CUcontext context);
+
+// Of the own gate, as the daemon said.
+struct GateBounds {
+  uint64_t min_open_ns;    // of each second
+  uint64_t max_closed_ns;  // without a break
+};
+GateBounds Bounds();
 
 // As an owner: closes, or opens, all gates that this process may close.
 bool IsOwner();

@@ -12,6 +12,7 @@
 #include "guard/current_context.h"
 #include "guard/driver.h"
 #include "guard/driver_objects.h"
+#include "guard/gate.h"
 #include "guard/graph_content.h"
 #include "guard/graphs.h"
 #include "guard/local_memory.h"
@@ -293,6 +294,7 @@ CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec* exec, CUgraph graph,
 }
 
 CUresult cuGraphExecDestroy(CUgraphExec exec) {
+  ForgetGraphWork(exec);
   const CUresult r = Through(Real().cuGraphExecDestroy, exec);
   if (r != CUDA_SUCCESS || !InForce()) return r;
   {

@@ -16,6 +16,7 @@
 #include "guard/current_context.h"
 #include "guard/descriptors.h"
 #include "guard/driver.h"
+#include "guard/gate.h"
 #include "guard/image_globals.h"
 #include "guard/local_memory.h"
 #include "guard/rounding.h"
@@ -90,6 +91,7 @@ CUresult LoadImage(Handle* handle, ImageGlobals globals, Load&& load, Unload&& u
 template <typename Handle, typename Unload>
 CUresult UnloadImage(Handle handle, Unload&& unload) {
   ForgetSmallKernels();  // their handles may become others'
+  ForgetFunctionWork();
   Allocation allocation;
   if (!InForce() || !Take(reinterpret_cast<uint64_t>(handle), &allocation)) return unload();
   const CUresult r =

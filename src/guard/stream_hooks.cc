@@ -499,9 +499,9 @@ CUresult cuEventSynchronize(CUevent event) {
 }
 
 CUresult cuCtxSynchronize() {
-  const GateWait gate(kAnyStream, false);
+  GateWait gate(kAllStreams, false);
   Wait wait(true);
-  const CUresult r = wait.Over(Through(Real().cuCtxSynchronize));
+  const CUresult r = gate.Over(wait.Over(Through(Real().cuCtxSynchronize)));
   AfterSynchronise();
   return r;
 }

@@ -37,7 +37,7 @@
  * GPUMUX_TURN_STALE_NS.
  *
  * Who writes what
- *   daemon    owner_bit, min_open_ns, max_closed_ns, turn_beat_ns; its bit
+ *   daemon    owner_bit, turn_beat_ns; its bit
  *   owners    their bits of want and closed
  *   guard     everything else; `forced`
  *   GPU       segments[].passed, segments[].entered
@@ -87,10 +87,9 @@ struct gpumux_gate_page {
   uint32_t magic;
   uint32_t version;
   uint32_t reserved32;
-  uint32_t owner_bit;     /* of this process as an owner of others' gates; GPUMUX_GATE_NO_BIT: none */
-  uint64_t min_open_ns;   /* of each second, while latency-critical owners close it */
-  uint64_t max_closed_ns; /* by them, without a break */
-  uint64_t turn_beat_ns;  /* CLOCK_MONOTONIC; atomic */
+  uint32_t owner_bit; /* of this process as an owner of others' gates; GPUMUX_GATE_NO_BIT: none */
+  uint64_t reserved64[2];
+  uint64_t turn_beat_ns; /* CLOCK_MONOTONIC; atomic */
   uint64_t reserved0[3];
 
   /* A cache line of its own: the GPU polls it. */

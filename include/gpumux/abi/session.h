@@ -286,6 +286,10 @@ struct gpumux_gate_reply {
   uint32_t first;     /* of those whose pages come with this */
   uint32_t count;
   uint32_t own; /* 1: the first descriptor is its own page */
+  /* Of its own gate, by latency-critical owners: of each second it is open for so long, and
+   * closed no longer than so without a break. Not in the page, which owners may write. */
+  uint64_t min_open_ns;
+  uint64_t max_closed_ns;
 };
 
 /* The process can give back memory that it only caches. It must have said hello on
@@ -325,7 +329,7 @@ static_assert(sizeof(gpumux_hold_descriptors) == 8);
 static_assert(sizeof(gpumux_mps_place_request) == 8);
 static_assert(sizeof(gpumux_mps_place_reply) == 8);
 static_assert(sizeof(gpumux_gate_request) == 8);
-static_assert(sizeof(gpumux_gate_reply) == 24);
+static_assert(sizeof(gpumux_gate_reply) == 40);
 static_assert(sizeof(gpumux_reclaim_listen) == 16);
 static_assert(sizeof(gpumux_reclaim_listening) == 8);
 static_assert(sizeof(gpumux_reclaim_request) == 16);
