@@ -165,20 +165,21 @@ Status TakeRestart(const std::string& text, RunOptions& options) {
 // before: a wrong one is a usage error everywhere.
 Status CheckMode(const ParsedCommandLine& line, RunOptions& options) {
   const bool mps = options.mode == "mps";
-  if (options.share && !mps) {
+  if (options.share && !mps && options.mode != "turns") {
     return Fail(
         Code::kUnsupported,
         fmt::format(
             "--share {} cannot be kept: in timeslice the driver gives every tenant an equal part of the time",
             *line.Value("--share")),
-        "leave out --share; --mode mps has a ceiling, and mode turns is not in this version");
+        "leave out --share, or use --mode turns (parts of the time) or --mode mps (a ceiling)");
   }
-  if (options.share_ceiling) {
+  if (options.share_ceiling && mps) {
     return Fail(
         Code::kUnsupported,
         fmt::format("--share {} cannot be kept: in mps a share is a ceiling, and no minimum",
                     *line.Value("--share")),
-        fmt::format("write --share {}", line.Value("--share")->substr(line.Value("--share")->find(':') + 1)));
+        fmt::format("write --share {}, or use --mode turns",
+                    line.Value("--share")->substr(line.Value("--share")->find(':') + 1)));
   }
   if (options.restarts > 0 && !mps) {
     return Fail(Code::kUnsupported, "--restart neighbour-fault is for --mode mps alone",
@@ -188,9 +189,9 @@ Status CheckMode(const ParsedCommandLine& line, RunOptions& options) {
     return Fail(Code::kUnsupported, "--processes is for --mode mps alone",
                 "leave it out: in timeslice a tenant's memory is one sum over all its processes");
   }
-  if (options.mode == "turns" || options.mode == "mig") {
-    return Fail(Code::kUnsupported, fmt::format("--mode {} is not in this version", options.mode),
-                "use --mode timeslice, mps, exclusive or auto");
+  if (options.mode == "mig") {
+    return Fail(Code::kUnsupported, "--mode mig is not in this version",
+                "use --mode timeslice, turns, mps, exclusive or auto");
   }
   if (options.isolate == "full") {
     return Fail(Code::kUnsupported, "--isolate full needs mode mig, which is not in this version",
@@ -277,8 +278,8 @@ const CommandSpec& RunSpec() {
            {"--mode",
             Takes::kValue,
             "MODE",
-            "auto, exclusive, timeslice, mps (turns, mig: later versions)",
-            {"auto", "exclusive", "timeslice", "mps"}},
+            "auto, exclusive, timeslice, turns, mps (mig: a later version)",
+            {"auto", "exclusive", "timeslice", "turns", "mps"}},
            {"--isolate",
             Takes::kValue,
             "WHAT",
@@ -291,8 +292,8 @@ const CommandSpec& RunSpec() {
             {"auto", "none"}},
            {"--strict", Takes::kNothing, "", "no GPU for the program unless the promise is enforced"},
            {"--no-strict", Takes::kNothing, "", "not so, though it is configured"},
-           {"--share", Takes::kValue, "P",
-            "in mode mps: at most this part of the GPU's multiprocessors; 40%"},
+           {"--share", Takes::kValue, "P[:Q]",
+            "in mode turns: at least P of the GPU's time and at most Q; in mps: at most P of its SMs"},
            {"--priority",
             Takes::kValue,
             "P",
@@ -321,6 +322,7 @@ const CommandSpec& RunSpec() {
           "  gpumux run --mem 20GiB:60GiB --name train --wait=30m -- python3 train.py\n"
           "  gpumux run --mem 50% --gpu auto:2 --no-wait -- ./simulate\n"
           "  gpumux run --mode exclusive -- ./benchmark\n"
+          "  gpumux run --mode turns --mem 20GiB --share 75% -- python3 train.py\n"
           "  gpumux run --mode mps --mem 10GiB --share 40% -- python3 infer.py\n",
       .words = CommandSpec::Words::kProgram};
   return spec;

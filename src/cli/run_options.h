@@ -27,8 +27,9 @@ struct RunOptions {
   std::optional<std::chrono::milliseconds> time;
   std::string mode = "auto";
   std::string isolate = "fault";
-  std::optional<double> share;          // of mode mps: a ceiling, above 0 and up to 1
-  std::optional<double> share_ceiling;  // the Q of P:Q, which no mode of this version keeps
+  // Above 0 and up to 1. The P of P:Q, in mode turns a minimum, in mode mps a ceiling;
+  // and the Q, in mode turns alone.
+  std::optional<double> share, share_ceiling;
   std::string priority = "normal";
   std::optional<unsigned> processes;
   unsigned restarts = 0;  // times that a program which a neighbour's fault ended is started again

@@ -119,7 +119,6 @@ INSTANTIATE_TEST_SUITE_P(Options, RunCannotKeep,
                                            Bad{{"--share", "40%:60%"}, "cannot be kept"},
                                            Bad{{"--mode", "mps", "--share", "40%:60%"}, "no minimum"},
                                            Bad{{"--mode", "mps", "--isolate", "fault"}, "cannot isolate"},
-                                           Bad{{"--mode", "turns"}, "--mode turns"},
                                            Bad{{"--mode", "mig"}, "--mode mig"},
                                            Bad{{"--isolate", "full"}, "--isolate full"},
                                            Bad{{"--processes", "4"}, "--processes"}));
@@ -136,9 +135,15 @@ TEST(RunRequest, IsTheJsonOfTheProtocol) {
                               "--strict", "--place", "spread"});
   EXPECT_EQ(Json::parse(RunRequestJson(*options, "/work")), Json::parse(R"({
       "name":null,"command":["prog","arg"],"cwd":"/work","mem":{"bytes":10737418240},"mem_limit":{"ratio":0.5},
-      "gpus":{"count":2},"mode":"auto","isolate":"fault","share_ceiling":null,"processes":null,"priority":"normal","place":"spread","cpu_affinity":"none","strict":true,"wait":true,
+      "gpus":{"count":2},"mode":"auto","isolate":"fault","share_min":null,"share_ceiling":null,"processes":null,"priority":"normal","place":"spread","cpu_affinity":"none","strict":true,"wait":true,
       "wait_seconds":90.0,
       "time_seconds":null,"labels":{"a":"b"}})"));
+  const auto turns = Parse({"--mode", "turns", "--share", "25%:60%"});
+  EXPECT_EQ(Json::parse(RunRequestJson(*turns, "/"))["share_min"], 0.25);
+  EXPECT_EQ(Json::parse(RunRequestJson(*turns, "/"))["share_ceiling"], 0.6);
+  const auto mps = Parse({"--mode", "mps", "--share", "25%"});
+  EXPECT_EQ(Json::parse(RunRequestJson(*mps, "/"))["share_min"], nullptr);
+  EXPECT_EQ(Json::parse(RunRequestJson(*mps, "/"))["share_ceiling"], 0.25);
   const auto plain = Parse({"--no-wait", "--gpu", "1", "--name", "n"});
   const Json json = Json::parse(RunRequestJson(*plain, "/"));
   EXPECT_EQ(json["mem"], nullptr);

@@ -93,6 +93,8 @@ std::string RunRequestJson(const RunOptions& options, const std::string& cwd) {
   for (const auto& [key, value] : options.labels) labels[key] = value;
   Json gpus =
       options.gpu_list.empty() ? Json{{"count", options.gpu_count}} : Json{{"list", options.gpu_list}};
+  const bool turns = options.mode == "turns";
+  const auto& ceiling = turns ? options.share_ceiling : options.share;
   return Dump({{"name", options.name.empty() ? Json(nullptr) : Json(options.name)},
                {"command", command},
                {"cwd", cwd},
@@ -101,7 +103,8 @@ std::string RunRequestJson(const RunOptions& options, const std::string& cwd) {
                {"gpus", gpus},
                {"mode", options.mode},
                {"isolate", options.isolate},
-               {"share_ceiling", options.share ? Json(*options.share) : Json(nullptr)},
+               {"share_min", turns && options.share ? Json(*options.share) : Json(nullptr)},
+               {"share_ceiling", ceiling ? Json(*ceiling) : Json(nullptr)},
                {"processes", options.processes ? Json(*options.processes) : Json(nullptr)},
                {"priority", options.priority},
                {"place", options.place.empty() ? Json(nullptr) : Json(options.place)},

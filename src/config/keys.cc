@@ -140,7 +140,7 @@ std::vector<Key> MakeKeys() {
        .help = "`--mode`",
        .unset = "auto",
        .example = "\"timeslice\"",
-       .words = {"auto", "exclusive", "timeslice"},
+       .words = {"auto", "exclusive", "timeslice", "turns"},
        .variable = "GPUMUX_MODE"},
       {.path = {"run", "isolate"},
        .type = Type::kWord,

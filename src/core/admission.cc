@@ -77,9 +77,10 @@ Result<Mode> ChooseMode(const Request& request) {
                 "use --isolate none if these programs may take each other down, or --mode timeslice");
   }
   if (request.isolation == Isolation::kFull) {
-    if (request.mode == Mode::kTimeslice) {
+    if (request.mode == Mode::kTimeslice || request.mode == Mode::kTurns) {
       return Fail(Code::kUnsupported,
-                  "timeslice cannot isolate fully: a neighbour's load takes turns with this program",
+                  fmt::format("{} cannot isolate fully: a neighbour's load takes turns with this program",
+                              Name(*request.mode)),
                   "use --mode exclusive, or --isolate fault");
     }
     return Mode::kExclusive;
@@ -91,6 +92,20 @@ std::string ModeReason(const Request& request, Mode mode) {
   if (request.mode) return "asked for";
   if (mode == Mode::kExclusive) return "--isolate full: no neighbour at all";
   return "auto: neighbours take turns, and a neighbour's GPU fault does not reach this program";
+}
+
+// Of the GPU's time: nullopt if there is so much.
+std::optional<std::string> WhyNotTurns(const Request& request, const GpuSnapshot& gpu) {
+  constexpr double kRounding = 1e-6;
+  constexpr size_t kShown = 3;
+  const double wanted = request.share_min.value_or(0);
+  if (wanted == 0 || gpu.turns.min_ratio + wanted <= 1 + kRounding) return std::nullopt;
+  std::string names;
+  for (size_t i = 0; i < std::min(kShown, gpu.turns.names.size()); ++i)
+    names += (i ? ", " : "") + gpu.turns.names[i];
+  if (gpu.turns.names.size() > kShown) names += fmt::format(" and {} more", gpu.turns.names.size() - kShown);
+  return fmt::format("needs {:.4g} % of GPU {}'s time, of which {:.4g} % are guaranteed to others ({})",
+                     100 * wanted, gpu.index, 100 * gpu.turns.min_ratio, names);
 }
 
 // Nullopt: fits now. Else why it does not.
@@ -108,6 +123,9 @@ std::optional<std::string> WhyNot(const Request& request, Mode mode, const GpuSn
   }
   if (mode == Mode::kMps) {
     if (auto why = WhyNotMps(request.processes, gpu.mps, gpu.index)) return why;
+  }
+  if (mode == Mode::kTurns) {
+    if (auto why = WhyNotTurns(request, gpu)) return why;
   }
   const uint64_t needed = NeededBytes(request, mode, gpu);
   if (needed > gpu.promisable_bytes)
@@ -381,7 +399,7 @@ Decision Admit(const Request& request, const std::vector<GpuSnapshot>& gpus, con
   }
 
   Wait wait;
-  wait.needs = {*mode, count, {}};
+  wait.needs = {*mode, count, {}, request.share_min.value_or(0)};
   for (const GpuSnapshot* gpu : *possible) wait.needs.bytes[gpu->uuid] = NeededBytes(request, *mode, *gpu);
   wait.reason = QuotaInUse(request, *mode, *possible, count, rules.bounds);
   wait.for_quota = !wait.reason.empty();

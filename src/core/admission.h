@@ -17,6 +17,12 @@
 
 namespace gpumux::core {
 
+// Of one GPU: what its tenants of mode turns are guaranteed of its time.
+struct TurnsSnapshot {
+  double min_ratio = 0;  // sum
+  std::vector<std::string> names = {};  // of those that have a part of it, for people
+};
+
 // One GPU as the daemon sees it now.
 struct GpuSnapshot {
   gpu::Uuid uuid;
@@ -33,6 +39,7 @@ struct GpuSnapshot {
   std::optional<Mode> mode;  // nullopt: no tenant
   size_t tenants = 0;
   MpsSnapshot mps = {};
+  TurnsSnapshot turns = {};
   ContextCost context;
   // Why no promise is made on this GPU at all: another daemon owns its ledger,
   // or it does not answer. Then `closed_error` says so; else its message is empty.
@@ -56,6 +63,7 @@ struct Needs {
   Mode mode = Mode::kTimeslice;
   size_t gpu_count = 1;
   std::map<gpu::Uuid, uint64_t> bytes;  // by every GPU that may serve it
+  double share_min = 0;                 // of its time
 };
 
 struct Wait {

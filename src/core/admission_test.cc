@@ -118,6 +118,26 @@ TEST(Admission, KeepsOneModeAGpu) {
   EXPECT_TRUE(std::holds_alternative<Wait>(Admit(Ask(0), {Gpu(0, 0, Mode::kExclusive)}, {})));
 }
 
+TEST(Admission, GuaranteesNoMoreThanAllOfAGpusTime) {
+  Request request = Ask(kGiB);
+  request.mode = Mode::kTurns;
+  request.share_min = 0.3;
+  GpuSnapshot gpu = Gpu(0, kGiB, Mode::kTurns);
+  gpu.turns = {0.7, {"a", "b"}};
+  EXPECT_TRUE(std::holds_alternative<Placement>(Admit(request, {gpu}, {})));
+  gpu.turns.min_ratio = 0.75;
+  const Decision full = Admit(request, {gpu}, {});
+  const auto* wait = std::get_if<Wait>(&full);
+  ASSERT_TRUE(wait);
+  EXPECT_EQ(wait->reason, "needs 30 % of GPU 0's time, of which 75 % are guaranteed to others (a, b)");
+  EXPECT_EQ(wait->wants.size(), 1u);
+  // On another GPU there is room; and who has no minimum always finds it.
+  const Decision other = Admit(request, {gpu, Gpu(1)}, {});
+  EXPECT_EQ(std::get<Placement>(other).shares[0].gpu, Gpu(1).uuid);
+  request.share_min = std::nullopt;
+  EXPECT_TRUE(std::holds_alternative<Placement>(Admit(request, {gpu}, {})));
+}
+
 TEST(Admission, ChoosesExclusiveForFullIsolation) {
   Request request = Ask(40 * kGiB);
   request.isolation = Isolation::kFull;

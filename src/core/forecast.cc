@@ -72,6 +72,8 @@ std::optional<Forecast::Time> Forecast::Earliest(const Needs& needs,
                                                  const std::map<gpu::Uuid, Time>& not_before) const {
   // It may wait for a client slot or a control daemon as well, which no limit of time tells.
   if (needs.mode == Mode::kMps) return std::nullopt;
+  // Nor does one tell of parts of the GPU's time.
+  if (needs.share_min > 0) return std::nullopt;
   std::vector<Time> times;
   for (const auto& [uuid, bytes] : needs.bytes) {
     const auto gpu = gpus_.find(uuid);

@@ -11,6 +11,8 @@ std::string_view Name(Mode mode) {
       return "exclusive";
     case Mode::kTimeslice:
       return "timeslice";
+    case Mode::kTurns:
+      return "turns";
     case Mode::kMps:
       return "mps";
   }

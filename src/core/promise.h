@@ -19,8 +19,8 @@
 namespace gpumux::core {
 
 // How a GPU is shared. A GPU has one mode at a time, and none while it is empty.
-enum class Mode { kExclusive, kTimeslice, kMps };
-inline constexpr Mode kModes[] = {Mode::kExclusive, Mode::kTimeslice, Mode::kMps};
+enum class Mode { kExclusive, kTimeslice, kTurns, kMps };
+inline constexpr Mode kModes[] = {Mode::kExclusive, Mode::kTimeslice, Mode::kTurns, Mode::kMps};
 std::string_view Name(Mode mode);
 std::optional<Mode> FindMode(std::string_view name);
 // Several tenants may have the GPU in this mode.
@@ -51,9 +51,11 @@ struct Request {
   std::optional<Mode> mode;             // nullopt: auto
   Isolation isolation = Isolation::kFault;
   std::optional<Fill> fill;  // nullopt: as the policy says
-  // Of mode mps alone: the most of a GPU's multiprocessors, above 0 and up to 1;
-  // the processes that may be clients at once.
+  // Above 0 and up to 1. Of mode turns: the least of a GPU's time, where it wants it.
+  std::optional<double> share_min;
+  // Of mode turns: the most of a GPU's time. Of mode mps: the most of its multiprocessors.
   std::optional<double> share_ceiling;
+  // Of mode mps alone: the processes that may be clients at once.
   unsigned processes = 1;
   Urgency urgency = Urgency::kNormal;
   // It is stopped after so long.

@@ -44,7 +44,15 @@ core::Situation Leases::SituationNow() const {
   core::Situation situation{
       .policy = policy_, .gpus = machine_.Snapshot(), .running = {}, .now = clock_.Now()};
   for (size_t i = 0; mps_of && i < situation.gpus.size(); ++i) situation.gpus[i].mps = mps_of(i);
-  for (const auto& [id, tenant] : tenants_.live()) situation.running.push_back(AsRunning(*tenant));
+  for (const auto& [id, tenant] : tenants_.live()) {
+    situation.running.push_back(AsRunning(*tenant));
+    const core::Request& ask = tenant->request.ask;
+    if (tenant->mode != core::Mode::kTurns || !ask.share_min) continue;
+    for (const size_t gpu : tenant->gpus) {
+      situation.gpus[gpu].turns.min_ratio += *ask.share_min;
+      situation.gpus[gpu].turns.names.push_back(ask.name);
+    }
+  }
   return situation;
 }
 

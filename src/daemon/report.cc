@@ -69,17 +69,18 @@ Json Enforced(const Tenant& tenant, const Machine& machine) {
   return enforced;
 }
 
-void AddShareKeys(Json& json, core::Mode mode, core::Urgency urgency) {
-  const auto& capability = modes::ModeOf(mode).capability();
+void AddShareKeys(Json& json, const Tenant& tenant) {
+  const auto& capability = modes::ModeOf(tenant.mode).capability();
   if (capability.share_min_ratio < 0) {
     json["share_min_ratio"] = nullptr;
     json["share_max_ratio"] = nullptr;
     json["share_min_ratio_reason"] = json["share_max_ratio_reason"] = capability.compute_promise;
   } else {
-    json["share_min_ratio"] = capability.share_min_ratio;
-    json["share_max_ratio"] = capability.share_max_ratio;
+    const core::Request& ask = tenant.request.ask;
+    json["share_min_ratio"] = ask.share_min.value_or(capability.share_min_ratio);
+    json["share_max_ratio"] = ask.share_ceiling.value_or(capability.share_max_ratio);
   }
-  json["priority"] = core::Name(urgency);
+  json["priority"] = core::Name(tenant.request.ask.urgency);
 }
 
 void AddTimeLimit(Json& json, const core::Request& ask) {
@@ -190,7 +191,7 @@ Json TenantJson(const Tenant& tenant, const Machine& machine) {
   json["mem_used_bytes"] = used;
   json["mem_allowance_bytes"] = allowance;
   json["mem_peak_bytes"] = peak;
-  AddShareKeys(json, tenant.mode, tenant.request.ask.urgency);
+  AddShareKeys(json, tenant);
   json["gate"] = GateJson(tenant);
   json["isolation"] = core::Name(tenant.request.ask.isolation);
   json["strict"] = tenant.request.strict;

@@ -130,11 +130,11 @@ Status ReadMode(const Json& object, core::Request& ask) {
   auto mode = Text(object, "mode", 32);
   if (!mode) return tl::unexpected(mode.error());
   ask.mode = core::FindMode(*mode);
-  if (*mode == "turns" || *mode == "mig")
-    return Fail(Code::kUnsupported, "mode " + *mode + " is not built yet",
-                "use auto, timeslice, mps or exclusive");
+  if (*mode == "mig")
+    return Fail(Code::kUnsupported, "mode mig is not built yet",
+                "use auto, timeslice, turns, mps or exclusive");
   if (!ask.mode && !mode->empty() && *mode != "auto")
-    return Bad("mode", "must be auto, exclusive, timeslice or mps");
+    return Bad("mode", "must be auto, exclusive, timeslice, turns or mps");
 
   auto isolate = Text(object, "isolate", 32);
   if (!isolate) return tl::unexpected(isolate.error());
@@ -147,29 +147,47 @@ Status ReadMode(const Json& object, core::Request& ask) {
   return {};
 }
 
+// A part of a GPU; nullopt: not given.
+Result<std::optional<double>> Part(const Json& object, const char* name) {
+  const Json& part = Member(object, name);
+  if (part.is_null()) return std::nullopt;
+  // Written so that NaN fails too.
+  if (!part.is_number() || !(part.get<double>() > 0 && part.get<double>() <= 1))
+    return Bad(name, "must be a ratio above 0 and up to 1");
+  return part.get<double>();
+}
+
+// In mode turns a part of the GPU's time, in mode mps the most of its multiprocessors.
+Status ReadShare(const Json& object, core::Request& ask) {
+  const auto least = Part(object, "share_min"), most = Part(object, "share_ceiling");
+  if (!least || !most) return tl::unexpected((least ? most : least).error());
+  ask.share_min = *least;
+  ask.share_ceiling = *most;
+  if (ask.share_min && ask.share_ceiling && *ask.share_min > *ask.share_ceiling)
+    return Bad("share_ceiling", "is below share_min");
+  if (ask.share_min && ask.mode != core::Mode::kTurns)
+    return Fail(Code::kUnsupported, "a guaranteed share needs mode turns", "");
+  if (ask.share_ceiling && ask.mode != core::Mode::kTurns && ask.mode != core::Mode::kMps)
+    return Fail(Code::kUnsupported, "a share needs mode turns or mps", "");
+  return {};
+}
+
 // What mode mps alone keeps.
 Status ReadMps(const Json& object, core::Request& ask) {
-  const Json& share = Member(object, "share_ceiling");
   const Json& processes = Member(object, "processes");
   auto priority = Text(object, "priority", 32);
   if (!priority) return tl::unexpected(priority.error());
   const auto urgency = priority->empty() ? core::Urgency::kNormal : core::FindUrgency(*priority);
   if (!urgency) return Bad("priority", "must be latency, normal or best-effort");
   ask.urgency = *urgency;
-  if (!share.is_null()) {
-    // Written so that NaN fails too.
-    if (!share.is_number() || !(share.get<double>() > 0 && share.get<double>() <= 1))
-      return Bad("share_ceiling", "must be a ratio above 0 and up to 1");
-    ask.share_ceiling = share.get<double>();
-  }
   if (!processes.is_null()) {
     if (!processes.is_number_unsigned() || processes.get<uint64_t>() == 0 ||
         processes.get<uint64_t>() > kMaxProcesses)
       return Bad("processes", fmt::format("must be a whole number from 1 to {}", kMaxProcesses));
     ask.processes = processes.get<unsigned>();
   }
-  if (ask.mode != core::Mode::kMps && (ask.share_ceiling || ask.processes > 1))
-    return Fail(Code::kUnsupported, "a share and a number of processes need mode mps", "");
+  if (ask.mode != core::Mode::kMps && ask.processes > 1)
+    return Fail(Code::kUnsupported, "a number of processes needs mode mps", "");
   return {};
 }
 
@@ -262,6 +280,7 @@ Result<RunRequest> Read(const Json& json) {
   request.near_gpu = *affinity == "auto";
   if (Status status = ReadGpus(json, request.ask); !status) return tl::unexpected(status.error());
   if (Status status = ReadMode(json, request.ask); !status) return tl::unexpected(status.error());
+  if (Status status = ReadShare(json, request.ask); !status) return tl::unexpected(status.error());
   if (Status status = ReadMps(json, request.ask); !status) return tl::unexpected(status.error());
   if (Status status = ReadPlace(json, request.ask); !status) return tl::unexpected(status.error());
   if (Status status = ReadCommand(json, request); !status) return tl::unexpected(status.error());

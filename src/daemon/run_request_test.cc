@@ -94,11 +94,34 @@ TEST(RunRequest, NamesAProgramWithoutAName) {
 }
 
 TEST(RunRequest, KnowsWhatIsNotBuilt) {
-  for (const char* mode : {"turns", "mig"}) {
-    json request = Good();
+  json request = Good();
+  request["mode"] = "mig";
+  EXPECT_EQ(CodeOf(request), Code::kUnsupported);
+}
+
+TEST(RunRequest, HasPartsOfAGpuOnlyInModesThatKeepThem) {
+  json request = Good();
+  request["mode"] = "turns";
+  request["share_min"] = 0.3;
+  EXPECT_EQ(ParseRunRequest(request.dump())->ask.share_min, 0.3);
+  EXPECT_FALSE(ParseRunRequest(request.dump())->ask.share_ceiling);
+  request["share_ceiling"] = 0.6;
+  EXPECT_EQ(ParseRunRequest(request.dump())->ask.share_ceiling, 0.6);
+  request["share_ceiling"] = 0.2;
+  EXPECT_EQ(CodeOf(request), Code::kInvalid);
+  request["share_min"] = nullptr;
+  EXPECT_EQ(ParseRunRequest(request.dump())->ask.share_ceiling, 0.2);
+  request["processes"] = 2;
+  EXPECT_EQ(CodeOf(request), Code::kUnsupported);
+  request.erase("processes");
+  for (const char* mode : {"timeslice", "exclusive", "auto"}) {
     request["mode"] = mode;
-    EXPECT_EQ(CodeOf(request), Code::kUnsupported);
+    EXPECT_EQ(CodeOf(request), Code::kUnsupported) << mode;
   }
+  request["mode"] = "mps";
+  EXPECT_TRUE(ParseRunRequest(request.dump()));
+  request["share_min"] = 0.1;
+  EXPECT_EQ(CodeOf(request), Code::kUnsupported);
 }
 
 TEST(RunRequest, RefusesEveryWrongMember) {
@@ -146,6 +169,12 @@ TEST(RunRequest, RefusesEveryWrongMember) {
       {"mode", "fast"},
       {"mode", 1},
       {"isolate", "some"},
+      {"share_min", 0},
+      {"share_min", -0.1},
+      {"share_min", 1.01},
+      {"share_min", "30%"},
+      {"share_ceiling", 0},
+      {"share_ceiling", json::array()},
       {"isolate", 0},
       {"strict", 1},
       {"wait", "yes"},

@@ -7,7 +7,7 @@ namespace gpumux::modes {
 namespace {
 
 TEST(SharingMode, IsFoundByItsName) {
-  for (const core::Mode mode : {core::Mode::kExclusive, core::Mode::kTimeslice}) {
+  for (const core::Mode mode : core::kModes) {
     EXPECT_EQ(ModeOf(mode).capability().mode, mode);
   }
 }
@@ -15,6 +15,7 @@ TEST(SharingMode, IsFoundByItsName) {
 TEST(SharingMode, PromisesAShareOnlyWhereOneIsKept) {
   EXPECT_EQ(ModeOf(core::Mode::kExclusive).capability().share_min_ratio, 1);
   EXPECT_LT(ModeOf(core::Mode::kTimeslice).capability().share_min_ratio, 0);
+  EXPECT_EQ(ModeOf(core::Mode::kTurns).capability().share_max_ratio, 1);
 }
 
 TEST(SharingMode, RespectsTheGpusComputeMode) {
@@ -23,6 +24,8 @@ TEST(SharingMode, RespectsTheGpusComputeMode) {
   EXPECT_TRUE(ModeOf(core::Mode::kTimeslice).Supports(ComputeMode::kUnknown));
   EXPECT_FALSE(ModeOf(core::Mode::kTimeslice).Supports(ComputeMode::kExclusiveProcess));
   EXPECT_FALSE(ModeOf(core::Mode::kTimeslice).Supports(ComputeMode::kProhibited));
+  EXPECT_TRUE(ModeOf(core::Mode::kTurns).Supports(ComputeMode::kDefault));
+  EXPECT_FALSE(ModeOf(core::Mode::kTurns).Supports(ComputeMode::kExclusiveProcess));
   EXPECT_TRUE(ModeOf(core::Mode::kExclusive).Supports(ComputeMode::kExclusiveProcess));
   EXPECT_FALSE(ModeOf(core::Mode::kExclusive).Supports(ComputeMode::kProhibited));
 }

@@ -103,10 +103,10 @@ TEST(Completion, OffersEveryOptionOfACommandsHelp) {
 
 TEST(Completion, OffersTheValuesOfAnOption) {
   Sandbox box;
-  const List modes{"auto", "exclusive", "timeslice", "mps"};
+  const List modes{"auto", "exclusive", "timeslice", "turns", "mps"};
   EXPECT_EQ(Complete(box, {"gpumux", "run", "--mode", ""}), modes);
   EXPECT_EQ(Complete(box, {"gpumux", "run", "--mode", "="}), modes);
-  EXPECT_THAT(Complete(box, {"gpumux", "run", "--mode", "=", "t"}), ElementsAre("timeslice"));
+  EXPECT_THAT(Complete(box, {"gpumux", "run", "--mode", "=", "t"}), ElementsAre("timeslice", "turns"));
   EXPECT_THAT(Complete(box, {"gpumux", "run", "--mem", "10GiB", ":", "20GiB", "--mode", "e"}),
               ElementsAre("exclusive"));
   EXPECT_THAT(Complete(box, {"gpumux", "run", "--mem", ""}), IsEmpty());

@@ -68,13 +68,13 @@ TEST(Config, WhatIsShownAndTheExampleAreAccepted) {
 
 TEST(Config, CheckTellsAllThatIsWrong) {
   Sandbox box;
-  Configure(box, "[run]\nmen = \"10GiB\"\nmode = \"turns\"\n");
+  Configure(box, "[run]\nmen = \"10GiB\"\nmode = \"mig\"\n");
   const Outcome check = box.RunGpumux({"config", "check"});
   EXPECT_EQ(check.exit_code, 1);
   EXPECT_EQ(check.err, "gpumux: " + box.ConfigFile() +
                            ":2:1: there is no key run.men; did you mean run.mem?\n" +
                            "gpumux: " + box.ConfigFile() +
-                           ":3:8: run.mode: 'turns' is unknown; one of: auto, exclusive, timeslice\n");
+                           ":3:8: run.mode: 'mig' is unknown; one of: auto, exclusive, timeslice, turns\n");
   EXPECT_EQ(box.RunGpumux({"config", "show"}).exit_code, 1);
   EXPECT_EQ(box.RunGpumux({"config", "check", box.dir() + "/none.toml"}).exit_code, 6);
   EXPECT_EQ(box.RunGpumux({"config"}).exit_code, 2);
