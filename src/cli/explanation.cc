@@ -153,12 +153,36 @@ Json MemoryGuarantee(const Json& tenant, const Json& status) {
   return Part(kPart, by, "proven", why);
 }
 
+double NumberOr0(const Json& object, const char* key) {
+  const Json& value = At(object, key);
+  return value.is_number() ? value.get<double>() : 0.0;
+}
+
+// Of mode turns: what it is promised, and what it has had.
+std::string TurnsSoFar(const Json& tenant) {
+  const Json& turns = At(tenant, "turns");
+  std::string text = fmt::format(
+      "at least {:.4g} % and at most {:.4g} % of the GPU's time; {:.1f} s of it so far, {} turn(s) ended "
+      "while "
+      "others wanted it",
+      100 * NumberOr0(tenant, "share_min_ratio"), 100 * NumberOr0(tenant, "share_max_ratio"),
+      NumberOr0(turns, "gpu_seconds"), NumberAt(turns, "turns").value_or(0));
+  if (const auto overran = NumberAt(turns, "overran").value_or(0); overran > 0)
+    text += fmt::format("; {} time(s) what it had on the GPU did not end in time", overran);
+  if (const auto unused = NumberAt(turns, "unused").value_or(0); unused > 0)
+    text += fmt::format("; {} turn(s) were taken because nothing of it ran", unused);
+  return text;
+}
+
 Json Compute(const Json& tenant) {
   const Json& enforced = At(tenant, "enforced");
   const std::string reason = TextAt(enforced, "compute_reason", kWidth);
+  const bool turns = TextAt(tenant, "mode") == "turns";
   if (const Json& by = At(enforced, "compute"); by.is_string())
-    return Part("compute", by, "proven", "NVML shows no process outside gpumux on its GPU");
+    return Part("compute", by, "proven",
+                turns ? TurnsSoFar(tenant) : "NVML shows no process outside gpumux on its GPU");
   if (IsWaiting(tenant)) return Part("compute", nullptr, "nothing to enforce", reason);
+  if (turns) return Part("compute", nullptr, "nothing to enforce", reason);
   if (At(tenant, "share_min_ratio").is_null()) return Part("compute", nullptr, "not promised", reason);
   return Part("compute", nullptr, "not enforced", reason,
               "end what runs on this GPU outside gpumux (gpumux status shows its pids)");

@@ -174,12 +174,11 @@ Status CheckMode(const ParsedCommandLine& line, RunOptions& options) {
         "leave out --share, or use --mode turns (parts of the time) or --mode mps (a ceiling)");
   }
   if (options.share_ceiling && mps) {
-    return Fail(
-        Code::kUnsupported,
-        fmt::format("--share {} cannot be kept: in mps a share is a ceiling, and no minimum",
-                    *line.Value("--share")),
-        fmt::format("write --share {}, or use --mode turns",
-                    line.Value("--share")->substr(line.Value("--share")->find(':') + 1)));
+    return Fail(Code::kUnsupported,
+                fmt::format("--share {} cannot be kept: in mps a share is a ceiling, and no minimum",
+                            *line.Value("--share")),
+                fmt::format("write --share {}, or use --mode turns",
+                            line.Value("--share")->substr(line.Value("--share")->find(':') + 1)));
   }
   if (options.restarts > 0 && !mps) {
     return Fail(Code::kUnsupported, "--restart neighbour-fault is for --mode mps alone",

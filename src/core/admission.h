@@ -19,7 +19,7 @@ namespace gpumux::core {
 
 // Of one GPU: what its tenants of mode turns are guaranteed of its time.
 struct TurnsSnapshot {
-  double min_ratio = 0;  // sum
+  double min_ratio = 0;                 // sum
   std::vector<std::string> names = {};  // of those that have a part of it, for people
 };
 

@@ -18,6 +18,7 @@ struct TurnShare {
   double max_ratio = 1;  // at least the minimum, above 0
 
   bool HasCeiling() const { return max_ratio < 1; }
+  bool operator==(const TurnShare&) const = default;
 };
 
 // Each one's part of a GPU while exactly these want it; their sum is at most 1.

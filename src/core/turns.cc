@@ -135,7 +135,13 @@ void Turns::Bill(Time interval, std::span<const Seen> seen) {
     for (const size_t gpu : tenant.gpus) users = std::max(users, gpus_[gpu].users);
     const bool free_of_charge = tenant.state == TurnState::kHolding && tenant.behind;
     const double used_ns = Ns(interval) * UsedOf(tenant, seen[i]);
-    if (used_ns > 0) Charge(tenant, used_ns / static_cast<double>(users), !free_of_charge);
+    if (used_ns == 0) continue;
+    const double spent_ns = used_ns / static_cast<double>(users);
+    Charge(tenant, spent_ns, !free_of_charge);
+    if (!tenant.share.HasCeiling()) continue;
+    // A holder's maximum counts in full what it had, whoever overruns beside it.
+    tenant.bucket_ns -= tenant.state == TurnState::kHolding ? used_ns : spent_ns;
+    if (tenant.bucket_ns <= 0) tenant.at_ceiling = true;
   }
 }
 
@@ -143,9 +149,6 @@ void Turns::Charge(Tenant& tenant, double spent_ns, bool to_tags) {
   tenant.billed += Ns(spent_ns);
   for (size_t k = 0; k < tenant.gpus.size() && to_tags; ++k)
     tenant.tags[k] += spent_ns / std::max(tenant.parts[k], kLeastPart);
-  if (!tenant.share.HasCeiling()) return;
-  tenant.bucket_ns -= spent_ns;
-  if (tenant.bucket_ns <= 0) tenant.at_ceiling = true;
 }
 
 // --- What the tenants do

@@ -27,6 +27,7 @@
 #include "daemon/process_tree.h"
 #include "daemon/refusals.h"
 #include "daemon/sessions.h"
+#include "daemon/turn_desk.h"
 
 namespace gpumux::daemon {
 
@@ -58,6 +59,7 @@ struct Daemon::Parts {
         keeper(loop, clock, settings.paths.keeper_socket, settings.keeper_program),
         held(machine, tenants, keeper, events, clock, settings.hold),
         gates(machine, tenants, settings.gate),
+        turn_desk(tenants, events, settings.turns),
         turns(loop),
         sessions(machine, tenants, monitor, reaper, desk, reclaim, held, leases, turns, loop, clock),
         report(machine, tenants, leases, clock),
@@ -118,6 +120,7 @@ struct Daemon::Parts {
       keeper.on_lost();
       gates.Update();
     };
+    gates.on_updated = [this] { turn_desk.Update(); };
     keeper.on_connected = [this] { held.CallAgain(); };
     keeper.on_gone = [this] { held.KeeperGone(); };
     held.on_let_go = [this](const Member& member) { mps_faults.NoteLetGo(member); };
@@ -184,6 +187,7 @@ struct Daemon::Parts {
     keeper.Hold(WhatToKeep(machine, tenants));
     held.Tick();
     gates.Update();
+    turn_desk.Tick();
     if (!leases.Idle() || !mps.Idle())
       idle_since.reset();
     else if (!idle_since)
@@ -267,6 +271,7 @@ struct Daemon::Parts {
   KeeperLink keeper;
   HeldDescriptors held;
   Gates gates;
+  TurnDesk turn_desk;
   FairTurns turns;
   Sessions sessions;
   Report report;

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/paths.h"
 #include "core/policy.h"
+#include "core/turns.h"
 #include "daemon/gates.h"
 #include "daemon/held_descriptors.h"
 #include "daemon/service_manager.h"
@@ -29,6 +30,7 @@ struct DaemonSettings {
   core::Policy policy = {};
   HoldTimes hold = {};
   GateTimes gate = {};
+  core::Turns::Times turns = {};
   std::chrono::nanoseconds mps_idle_time = std::chrono::seconds(30);
   // At SIGHUP: what holds from then on. An error leaves all as it was. May be empty.
   std::function<Result<core::Policy>()> reload = {};

@@ -52,6 +52,7 @@ constexpr KindRow kKinds[] = {
     {EventKind::kGpuOwned, "gpu-owned", Severity::kInfo},
     {EventKind::kMpsFault, "mps-fault", Severity::kError},
     {EventKind::kMpsServerLost, "mps-server-lost", Severity::kError},
+    {EventKind::kTurnTaken, "turn-taken", Severity::kWarning},
     {EventKind::kMpsChanged, "mps-changed", Severity::kInfo},
     {EventKind::kAuditFailed, "audit-failed", Severity::kError},
     {EventKind::kAuditWorks, "audit-works", Severity::kInfo},

@@ -51,6 +51,7 @@ enum class EventKind {
   kGpuLost,
   kGpuBack,
   kGpuOwned,
+  kTurnTaken,      // from a holder that hung or did not use it
   kMpsFault,       // of one client: all clients of its server have lost their work
   kMpsServerLost,  // it died, and their work with it
   kMpsChanged,     // somebody started, stopped or adopted it

@@ -52,16 +52,22 @@ void GatePage::OpenForGood() {
   std::atomic_ref<uint64_t>(page()->closed).store(0);
 }
 
-bool GatePage::Wants() const { return Load(page()->wants) != 0; }
-
-bool GatePage::InFlight() const {
-  if (!Wants()) return false;
-  const uint32_t streams = std::min(Load(page()->streams), GPUMUX_GATE_STREAMS);
+GatePage::Work GatePage::Look() const {
+  gpumux_gate_page& own = *page();
+  Work work{.wants = Load(own.wants) != 0, .in_flight = false, .progress = Load(own.waits)};
+  if (!work.wants) return work;
+  const uint64_t closed = Load(own.closed);
+  // While a latency-critical neighbour works it could not use a turn.
+  work.wants = (closed & ~GPUMUX_GATE_TURN) == 0;
+  // Where nothing is told: what it has is on the GPU while its gate is open.
+  if (Load(own.how) == GPUMUX_GATE_ON_CPU || Load(own.untracked) != 0) work.in_flight = closed == 0;
+  const uint32_t streams = std::min(Load(own.streams), GPUMUX_GATE_STREAMS);
   for (uint32_t i = 0; i < streams; ++i) {
-    gpumux_gate_segments& segments = page()->segments[i];
-    if (Load(segments.entered) != Load(segments.passed)) return true;
+    const uint64_t entered = Load(own.segments[i].entered), passed = Load(own.segments[i].passed);
+    work.in_flight |= entered != passed;
+    work.progress += entered + passed;
   }
-  return false;
+  return work;
 }
 
 GatePage::Figures GatePage::Read() const {

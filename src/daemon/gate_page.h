@@ -31,10 +31,14 @@ class GatePage {
   // Nobody's bit: the process is dead, and what it has queued shall drain.
   void OpenForGood();
 
-  // It has work of which it is not known that it has ended.
-  bool Wants() const;
-  // A part of its work has passed its gate and not ended. Only while it is told (GPUMUX_LAUNCH_TURNS).
-  bool InFlight() const;
+  // As far as it is told (GPUMUX_LAUNCH_TURNS).
+  struct Work {
+    bool wants =
+        false;  // it has work of which it is not known that it has ended, and only its turn may hold it
+    bool in_flight = false;  // some of it has passed its gate and not ended
+    uint64_t progress = 0;   // another one: something was launched or has ended
+  };
+  Work Look() const;
 
   struct Figures {
     uint32_t how = GPUMUX_GATE_NOT_YET;

@@ -27,6 +27,8 @@ const char* HowName(uint32_t how) {
 }  // namespace
 
 Json GateJson(const Tenant& tenant) {
+  // Mode turns has gates of its own (turn_report.h).
+  if (tenant.request.ask.urgency == core::Urgency::kNormal) return nullptr;
   const bool owner = tenant.request.ask.urgency == core::Urgency::kLatency;
   unsigned processes = 0, without_bit = 0;
   uint64_t waits = 0, forcings = 0, closed = 0, dead = 0, periods = 0, busy = 0, window = 0, windows = 0;

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "daemon/turn_desk.h"
 #include "gpumux/abi/gate.h"
 
 namespace gpumux::daemon {
@@ -20,14 +21,19 @@ bool ShareAGpu(const Tenant& one, const Tenant& other) {
   });
 }
 
+// Latency-critical processes close it.
+bool MakesWay(const Tenant& tenant) { return tenant.request.ask.urgency == Urgency::kBestEffort; }
+
 }  // namespace
 
-bool HasGate(const Tenant& tenant) { return tenant.request.ask.urgency == Urgency::kBestEffort; }
+bool HasGate(const Tenant& tenant) {
+  return tenant.request.ask.urgency == Urgency::kBestEffort || InTurns(tenant);
+}
 
 Gates::Members Gates::GatesFor(const Tenant& owner) const {
   Members gates;
   for (const auto& [id, tenant] : tenants_.live()) {
-    if (tenant.get() == &owner || !Lives(*tenant) || !HasGate(*tenant) || !ShareAGpu(owner, *tenant))
+    if (tenant.get() == &owner || !Lives(*tenant) || !MakesWay(*tenant) || !ShareAGpu(owner, *tenant))
       continue;
     for (auto& [key, member] : tenant->members) {
       if (member.gate && !member.died) gates.push_back(&member);
@@ -121,7 +127,8 @@ void Gates::Update() {
     tenant->pages->SetGate(HasGate(*tenant) || urgency == Urgency::kLatency);
     uint32_t launch = 0;
     if (tenant->mode == core::Mode::kMps && tenant->draining) launch |= GPUMUX_LAUNCH_STOPS;
-    if (HasGate(*tenant) && MayBeClosed(*tenant)) launch |= GPUMUX_LAUNCH_GATED;
+    if (MakesWay(*tenant) && MayBeClosed(*tenant)) launch |= GPUMUX_LAUNCH_GATED;
+    if (InTurns(*tenant) && TakesTurns(*tenant, tenants_)) launch |= GPUMUX_LAUNCH_TURNS;
     if (urgency == Urgency::kLatency) {
       std::vector<core::ProcessKey> gates;
       for (const Member* member : GatesFor(*tenant)) gates.push_back(member->key);

@@ -55,7 +55,8 @@ class Gates {
   unsigned next_bit_ = 0;
 };
 
-// The tenant's processes have gates that others may close.
+// The tenant's processes have gates that others may close: latency-critical ones, and the
+// daemon for turns.
 bool HasGate(const Tenant& tenant);
 
 }  // namespace gpumux::daemon

@@ -11,6 +11,7 @@
 #include "daemon/cpu_affinity.h"
 #include "daemon/gate_report.h"
 #include "daemon/refusal_report.h"
+#include "daemon/turn_report.h"
 #include "daemon/usage.h"
 #include "daemon/user_name.h"
 #include "daemon/version.h"
@@ -58,6 +59,14 @@ Json Enforced(const Tenant& tenant, const Machine& machine) {
   }
   enforced["compute"] = nullptr;
   enforced["compute_reason"] = capability.compute_promise;
+  if (tenant.mode == core::Mode::kTurns) {
+    const std::string why_not = WhyNoTurns(tenant);
+    enforced["compute_reason"] = why_not;
+    if (why_not.empty()) {
+      enforced["compute"] = capability.compute_enforced_by;
+      enforced.erase("compute_reason");
+    }
+  }
   if (tenant.mode == core::Mode::kExclusive) {
     size_t unmanaged = 0;
     for (const size_t gpu : tenant.gpus) unmanaged += machine.gpus()[gpu]->strangers.size();
@@ -193,6 +202,7 @@ Json TenantJson(const Tenant& tenant, const Machine& machine) {
   json["mem_peak_bytes"] = peak;
   AddShareKeys(json, tenant);
   json["gate"] = GateJson(tenant);
+  json["turns"] = TurnsJson(tenant);
   json["isolation"] = core::Name(tenant.request.ask.isolation);
   json["strict"] = tenant.request.strict;
   json["enforced"] = Enforced(tenant, machine);

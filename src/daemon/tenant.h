@@ -22,6 +22,7 @@
 #include "daemon/pages.h"
 #include "daemon/refusal.h"
 #include "daemon/run_request.h"
+#include "daemon/turn_roster.h"
 
 namespace gpumux::daemon {
 
@@ -190,6 +191,9 @@ struct Tenant {
   std::map<core::ProcessKey, Member> members;
   std::optional<Ended> ended;
   std::optional<LostWork> lost_work;
+  std::shared_ptr<TurnFigures> turns;  // null: it has not taken any
+  uint64_t turns_serial = 0;
+  bool turn_overran_told = false, turn_unused_told = false;  // as events
   // At its end: whether a fault of another was the reason, and that is not known yet.
   bool fault_asked = false, fault_asking = false;
 };
