@@ -22,9 +22,10 @@
 #include "daemon/pages.h"
 #include "daemon/refusal.h"
 #include "daemon/run_request.h"
-#include "daemon/turn_roster.h"
 
 namespace gpumux::daemon {
+
+struct TurnFigures;  // turn_roster.h
 
 using Time = std::chrono::nanoseconds;  // of Clock::Now
 

@@ -6,9 +6,27 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "base/process.h"
 #include "base/units.h"
 
 namespace gpumux::daemon {
+
+namespace {
+
+// By SIGSTOP or a debugger: all of its processes that may have work on a GPU.
+bool IsStopped(const Tenant& tenant) {
+  bool any = false;
+  for (const auto& [key, member] : tenant.members) {
+    if (!member.gate || member.died) continue;
+    const auto stat = ReadProcessStat(member.process.pid);
+    if (!stat || stat->start_time != member.process.start_time || (stat->state != 'T' && stat->state != 't'))
+      return false;
+    any = true;
+  }
+  return any;
+}
+
+}  // namespace
 
 bool InTurns(const Tenant& tenant) {
   return tenant.mode == core::Mode::kTurns && tenant.request.ask.urgency != core::Urgency::kLatency &&
@@ -67,7 +85,9 @@ void TurnDesk::Update() {
 
 void TurnDesk::Tick() {
   for (const auto& [id, tenant] : tenants_.live()) {
-    if (tenant->turns) Tell(*tenant);
+    if (!tenant->turns) continue;
+    Tell(*tenant);
+    tenant->turns->stopped = IsStopped(*tenant);
   }
 }
 

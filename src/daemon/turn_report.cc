@@ -3,6 +3,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "daemon/turn_roster.h"
+
 namespace gpumux::daemon {
 
 namespace {

@@ -22,6 +22,10 @@ struct TurnFigures {
   std::atomic<uint64_t> turns = 0;     // that ended while others wanted the GPU
   std::atomic<uint64_t> overran = 0;   // what was in flight did not end in the grace time
   std::atomic<uint64_t> unused = 0;    // it wanted the GPU, and nothing of it ran
+
+  // By the loop: all its processes are stopped (SIGSTOP), so that none of them can say
+  // that its work has ended.
+  std::atomic<bool> stopped = false;
 };
 
 struct TurnTenant {

@@ -118,7 +118,7 @@ void TurnThread::Replace(const TurnRoster& after) {
     if (std::any_of(slots_.begin(), slots_.end(), has)) continue;
     const auto room = std::find_if(slots_.begin(), slots_.end(), [](const Slot& s) { return s.serial == 0; });
     if (room == slots_.end()) return;  // the loop sends no more than there is room for
-    *room = {tenant.serial, &tenant, false, Time(tenant.figures->billed_ns.load())};
+    *room = {tenant.serial, &tenant, false, Time(tenant.figures->billed_ns.load()), std::nullopt};
     turns_.Add(static_cast<size_t>(room - slots_.begin()), tenant.share, tenant.gpus);
   }
   // Pages that are new have nobody's word, and no beat.
@@ -139,8 +139,19 @@ void TurnThread::Look() {
       seen.in_flight |= work.in_flight;
       seen.progress += work.progress;
     }
-    seen_[i] = seen;
+    seen_[i] = Believe(i, seen) ? seen : core::Turns::Seen{.progress = seen.progress};
   }
+}
+
+// Not what the page of a stopped program says, once its work has had the grace time to end:
+// nobody there is left to see that it has. Until something happens.
+bool TurnThread::Believe(size_t i, const core::Turns::Seen& seen) {
+  Slot& slot = slots_[i];
+  if (!slot.tenant->figures->stopped.load(std::memory_order_relaxed))
+    slot.stopped_at.reset();
+  else if (turns_.StateOf(i) == core::TurnState::kOverrunning)
+    slot.stopped_at = seen.progress;
+  return slot.stopped_at != seen.progress;
 }
 
 void TurnThread::SetGates() {

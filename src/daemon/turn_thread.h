@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "base/unique_fd.h"
@@ -35,13 +36,15 @@ class TurnThread {
     uint64_t serial = 0;  // 0: free
     const TurnTenant* tenant = nullptr;
     bool closed = false;
-    core::Turns::Time billed_before{};  // when it took turns before
+    core::Turns::Time billed_before{};     // when it took turns before
+    std::optional<uint64_t> stopped_at{};  // its progress then, after the grace time
   };
 
   void Run();
   void TakeRoster();
   void Replace(const TurnRoster& after);
   void Look();
+  bool Believe(size_t i, const core::Turns::Seen& seen);
   void SetGates();
   void Note(const core::Turns::Event& event);
   void Publish();

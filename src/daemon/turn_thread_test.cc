@@ -175,6 +175,25 @@ TEST(TurnThread, TakesTheTurnOfWhoHangsAndSaysSo) {
   EXPECT_EQ((a_first ? ta : tb).figures->overran, 1u);
 }
 
+TEST(TurnThread, BelievesNoPageOfAStoppedProgramOnceItsWorkMustHaveEnded) {
+  Program a, b;
+  TurnThread thread({.grace = milliseconds(50), .unused_after = seconds(60)});
+  a.Wants(true), b.Wants(true);
+  const auto ta = Tenant(1, {&a}), tb = Tenant(2, {&b});
+  thread.Take(Roster({ta, tb}));
+  ASSERT_TRUE(WaitUntil([&] { return a.Open() && !b.Open(); }));
+  a.Begin();
+  ta.figures->stopped = true;
+  ASSERT_TRUE(WaitUntil([&] { return ta.figures->state == core::TurnState::kIdle; }));
+  const int64_t billed = ta.figures->billed_ns, of_b = tb.figures->billed_ns;
+  ASSERT_TRUE(WaitUntil([&] { return tb.figures->billed_ns > of_b + 30'000'000; }));
+  EXPECT_EQ(ta.figures->billed_ns, billed);
+  EXPECT_FALSE(a.Open());
+  // It goes on: what it says counts at once.
+  a.End(), a.Begin();
+  EXPECT_TRUE(WaitUntil([&] { return ta.figures->state != core::TurnState::kIdle; }));
+}
+
 TEST(TurnThread, GivesNoTurnsToWhoALatencyCriticalNeighbourHoldsBack) {
   Program a, b;
   TurnThread thread(kPatient);
