@@ -174,18 +174,22 @@ std::string TurnsSoFar(const Json& tenant) {
   return text;
 }
 
-Json Compute(const Json& tenant) {
+Json Compute(const Json& tenant, const Json& status) {
   const Json& enforced = At(tenant, "enforced");
   const std::string reason = TextAt(enforced, "compute_reason", kWidth);
   const bool turns = TextAt(tenant, "mode") == "turns";
+  constexpr const char* kEndOthers =
+      "end what runs on this GPU outside gpumux (gpumux status shows its pids)";
+  if (turns && !IsWaiting(tenant) && UnmanagedOn(tenant, status) > 0)
+    return Part("compute", nullptr, "not enforced",
+                "processes outside gpumux are on its GPU, and take no turns", kEndOthers);
   if (const Json& by = At(enforced, "compute"); by.is_string())
     return Part("compute", by, "proven",
                 turns ? TurnsSoFar(tenant) : "NVML shows no process outside gpumux on its GPU");
   if (IsWaiting(tenant)) return Part("compute", nullptr, "nothing to enforce", reason);
   if (turns) return Part("compute", nullptr, "nothing to enforce", reason);
   if (At(tenant, "share_min_ratio").is_null()) return Part("compute", nullptr, "not promised", reason);
-  return Part("compute", nullptr, "not enforced", reason,
-              "end what runs on this GPU outside gpumux (gpumux status shows its pids)");
+  return Part("compute", nullptr, "not enforced", reason, kEndOthers);
 }
 
 // Of a tenant with a priority: what it holds back, or what holds it back.
@@ -416,7 +420,7 @@ Json Explanation(const Json& tenant, const Json& status) {
     }
     promise["gpus"].push_back(std::move(own));
   }
-  out["parts"] = {MemoryLimit(tenant), MemoryGuarantee(tenant, status), Compute(tenant),
+  out["parts"] = {MemoryLimit(tenant), MemoryGuarantee(tenant, status), Compute(tenant, status),
                   FaultIsolation(tenant, status)};
   if (const std::string priority = TextAt(tenant, "priority", 20);
       priority == "latency" || priority == "best-effort")

@@ -51,6 +51,28 @@ TEST(Explanation, ALimitIsProvenOnlyByAGuardThatSaysSoNow) {
   EXPECT_THAT(part["remedy"].get<std::string>(), HasSubstr("--strict"));
 }
 
+TEST(Explanation, SaysWhatTurnsGave) {
+  Json tenant = Tenant();
+  tenant["mode"] = "turns";
+  tenant["share_min_ratio"] = 0.25;
+  tenant["share_max_ratio"] = 1;
+  tenant["turns"] = nullptr;
+  tenant["enforced"]["compute_reason"] = "nobody else takes turns on its GPUs";
+  Json status = MachineStatus();
+  EXPECT_EQ(PartOf(tenant, status, "compute")["status"], "not enforced");
+  status["gpus"][0]["unmanaged_pids"] = Json::array();
+  EXPECT_EQ(PartOf(tenant, status, "compute")["status"], "nothing to enforce");
+  tenant["enforced"]["compute"] = "turns";
+  tenant["turns"] = {{"state", "holds"}, {"gpu_seconds", 12.34}, {"part_ratio", 0.25},
+                     {"turns", 70},      {"overran", 0},         {"unused", 2}};
+  const Json part = PartOf(tenant, status, "compute");
+  EXPECT_EQ(part["status"], "proven");
+  EXPECT_EQ(
+      part["why"],
+      "at least 25 % and at most 100 % of the GPU's time; 12.3 s of it so far, 70 turn(s) ended while others "
+      "wanted it; 2 turn(s) were taken because nothing of it ran");
+}
+
 TEST(Explanation, SaysWhyMemoryWasRefusedAndWhatToDoNow) {
   Json tenant = Tenant();
   EXPECT_EQ(Explanation(tenant, MachineStatus())["out_of_memory"], nullptr);

@@ -173,6 +173,14 @@ Status CheckMode(const ParsedCommandLine& line, RunOptions& options) {
             *line.Value("--share")),
         "leave out --share, or use --mode turns (parts of the time) or --mode mps (a ceiling)");
   }
+  if (options.share && options.mode == "turns" && options.priority == "latency") {
+    return Fail(
+        Code::kUnsupported,
+        fmt::format("--share {} cannot be kept: a latency-critical program works when it wants to, and "
+                    "takes no turns",
+                    *line.Value("--share")),
+        "leave out --share or --priority");
+  }
   if (options.share_ceiling && mps) {
     return Fail(Code::kUnsupported,
                 fmt::format("--share {} cannot be kept: in mps a share is a ceiling, and no minimum",

@@ -97,7 +97,7 @@ class Turns {
     Time unused_after = std::chrono::milliseconds(5);  // a holder of which nothing runs
     Time unused_again = std::chrono::seconds(1);       // the longest until such a tenant is tried again
     // How often to ask: while a turn ends, while there are turns or a ceiling, else.
-    Time ask_draining = std::chrono::microseconds(100);
+    Time ask_draining = std::chrono::microseconds(50);
     Time ask_held = std::chrono::microseconds(250);
     Time ask_ceiling = std::chrono::milliseconds(1);
     Time ask_free = std::chrono::milliseconds(5);

@@ -153,7 +153,7 @@ TEST(Turns, AreHandedBackByAHolderThatGoesIdle) {
                {.kernel = microseconds(500), .busy_for = milliseconds(4), .every = milliseconds(30)}});
   world.RunFor(seconds(3));
   EXPECT_GT(world.Ratio(1), 0.1);
-  EXPECT_GT(world.Ratio(0) + world.Ratio(1), 0.95);
+  EXPECT_GT(world.Ratio(0) + world.Ratio(1), 0.94);
   EXPECT_GT(world.Ends(1, TurnEnd::kIdle), 50u);
   // It has saved up nothing, but a turn that has lasted is ended for it.
   EXPECT_GT(world.Ends(0, TurnEnd::kOver), 50u);

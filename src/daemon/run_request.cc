@@ -186,6 +186,9 @@ Status ReadMps(const Json& object, core::Request& ask) {
       return Bad("processes", fmt::format("must be a whole number from 1 to {}", kMaxProcesses));
     ask.processes = processes.get<unsigned>();
   }
+  if (ask.mode == core::Mode::kTurns && ask.urgency == core::Urgency::kLatency &&
+      (ask.share_min || ask.share_ceiling))
+    return Fail(Code::kUnsupported, "a latency-critical program takes no turns", "");
   if (ask.mode != core::Mode::kMps && ask.processes > 1)
     return Fail(Code::kUnsupported, "a number of processes needs mode mps", "");
   return {};

@@ -114,6 +114,9 @@ TEST(RunRequest, HasPartsOfAGpuOnlyInModesThatKeepThem) {
   request["processes"] = 2;
   EXPECT_EQ(CodeOf(request), Code::kUnsupported);
   request.erase("processes");
+  request["priority"] = "latency";
+  EXPECT_EQ(CodeOf(request), Code::kUnsupported);
+  request.erase("priority");
   for (const char* mode : {"timeslice", "exclusive", "auto"}) {
     request["mode"] = mode;
     EXPECT_EQ(CodeOf(request), Code::kUnsupported) << mode;
