@@ -64,7 +64,7 @@ TEST(Explanation, SaysWhatTurnsGave) {
   EXPECT_EQ(PartOf(tenant, status, "compute")["status"], "nothing to enforce");
   tenant["enforced"]["compute"] = "turns";
   tenant["turns"] = {{"state", "holds"}, {"gpu_seconds", 12.34}, {"part_ratio", 0.25},
-                     {"turns", 70},      {"overran", 0},         {"unused", 2}};
+                     {"turns", 70u},     {"overran", 0u},        {"unused", 2u}};
   const Json part = PartOf(tenant, status, "compute");
   EXPECT_EQ(part["status"], "proven");
   EXPECT_EQ(
