@@ -5,6 +5,9 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "scene.h"
 
 namespace gpumux::test {
@@ -15,7 +18,7 @@ using Json = nlohmann::json;
 
 TEST(TurnsCases, ThreeQuartersAndOneQuarter) {
   TurnsBox box;
-  const auto parts = box.PartsOf({{"a", "75%"}, {"b", "25%"}}, 2);
+  const auto parts = box.PartsOf({{"a", "75%"}, {"b", "25%"}}, 1.5);
   EXPECT_NEAR(parts[0] / (parts[0] + parts[1]), 0.75, 0.075);
   EXPECT_GT(parts[0] + parts[1], 0.85);
 }
@@ -76,14 +79,22 @@ TEST(TurnsCases, AKilledProgramsTurnsAreTheOthers) {
   const uint64_t b_ended = box.Ended("b"), c_ended = box.Ended("c");
   WaitUntil("they take turns",
             [&] { return box.Ended("b") >= b_ended + 5 && box.Ended("c") >= c_ended + 5; });
+  // Its part is theirs.
+  WaitUntil("a half is each one's part", [&] {
+    const Json of_b = box.Turns("b"), of_c = box.Turns("c");
+    return std::abs(of_b["part_ratio"].get<double>() - 0.5) < 0.01 &&
+           std::abs(of_c["part_ratio"].get<double>() - 0.5) < 0.01;
+  });
   b.Signal(SIGKILL), c.Signal(SIGKILL);
 }
 
 TEST(TurnsCases, WithoutADaemonAllGatesAreOpen) {
   TurnsBox box;
-  Process a = box.Tenant("a", "", {"--seconds", "3"}), b = box.Tenant("b", "", {"--seconds", "3"});
+  Process a = box.Tenant("a", "", {"--seconds", "2"}), b = box.Tenant("b", "", {"--seconds", "2"});
   box.WaitUntilTheyTakeTurns({"a", "b"});
-  kill(box.DaemonPid(), SIGKILL);
+  const pid_t daemon = box.DaemonPid();
+  ASSERT_GT(daemon, 0);
+  kill(daemon, SIGKILL);
   for (Process* process : {&a, &b}) {
     const Outcome outcome = process->Wait();
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;

@@ -35,7 +35,7 @@ Process TurnsBox::Tenant(const std::string& name, const std::string& share,
 
 std::vector<double> TurnsBox::PartsOf(const std::vector<Load>& loads, double run_for_s) {
   // Time for all to make their contexts.
-  const auto start = std::chrono::system_clock::now() + std::chrono::milliseconds(2500);
+  const auto start = std::chrono::system_clock::now() + std::chrono::milliseconds(1500);
   const double epoch = std::chrono::duration<double>(start.time_since_epoch()).count();
   std::vector<Process> processes;
   for (const Load& load : loads) {
