@@ -45,11 +45,13 @@ std::vector<double> TurnsBox::PartsOf(const std::vector<Load>& loads, double run
     processes.push_back(Tenant(load.name, load.share, args));
   }
   std::vector<double> parts;
+  p50_us.clear();
   for (Process& process : processes) {
     const Outcome outcome = process.Wait();
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
     const Json report = Json::parse(outcome.out, nullptr, false);
     parts.push_back(report.is_object() ? report["rate_per_s"].get<double>() * kKernelSeconds : 0);
+    p50_us.push_back(report.is_object() ? report["p50_us"].get<double>() : 0);
   }
   return parts;
 }

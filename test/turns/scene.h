@@ -14,6 +14,8 @@ class TurnsBox : public Sandbox {
  public:
   // A tenant of mode turns that launches kernels of 5 ms and waits for each; `share` may be empty.
   Process Tenant(const std::string& name, const std::string& share, const std::vector<std::string>& load);
+  // Of the last PartsOf: the usual time of a kernel, by tenant.
+  std::vector<double> p50_us;
   // They begin together, and run for so long: what each got of the GPU's time.
   struct Load {
     std::string name, share;
