@@ -70,7 +70,8 @@ uint64_t NeededBytes(const Request& request, Mode mode, const GpuSnapshot& gpu) 
   return server + (request.mem ? BytesOf(*request.mem, gpu.UsableBytes()) : MinimumBytes(gpu));
 }
 
-Result<Mode> ChooseMode(const Request& request) {
+// Those that keep what was asked, the one that keeps it best first.
+Result<std::vector<Mode>> ModesFor(const Request& request) {
   if (request.mode == Mode::kMps && request.isolation != Isolation::kNone) {
     return Fail(Code::kUnsupported,
                 "mps cannot isolate: a neighbour's GPU fault ends the work of every client of its server",
@@ -83,15 +84,24 @@ Result<Mode> ChooseMode(const Request& request) {
                               Name(*request.mode)),
                   "use --mode exclusive, or --isolate fault");
     }
-    return Mode::kExclusive;
+    return std::vector{Mode::kExclusive};
   }
-  return request.mode.value_or(Mode::kTimeslice);
+  if (request.mode) return std::vector{*request.mode};
+  if (request.isolation == Isolation::kNone)
+    return std::vector{Mode::kMps, Mode::kTimeslice, Mode::kTurns};
+  return std::vector{Mode::kTimeslice, Mode::kTurns};
 }
 
-std::string ModeReason(const Request& request, Mode mode) {
+std::string ModeReason(const Request& request, Mode mode, const Candidates& chosen) {
   if (request.mode) return "asked for";
   if (mode == Mode::kExclusive) return "--isolate full: no neighbour at all";
-  return "auto: neighbours take turns, and a neighbour's GPU fault does not reach this program";
+  if (mode == Mode::kMps)
+    return "auto: kernels run beside those of neighbours, whose GPU faults may end this program "
+           "(--isolate none)";
+  const char* const isolated = "a neighbour's GPU fault does not reach this program";
+  if (mode == Mode::kTurns)
+    return fmt::format("auto: GPU {} takes turns already, and {}", chosen.front()->index, isolated);
+  return fmt::format("auto: neighbours take turns, and {}", isolated);
 }
 
 // Of the GPU's time: nullopt if there is so much.
@@ -160,7 +170,7 @@ Result<Candidates> FindPossible(const Request& request, Mode mode, const Candida
 }
 
 Placement Place(const Request& request, Mode mode, const Candidates& chosen) {
-  Placement placement{.mode = mode, .mode_reason = ModeReason(request, mode), .shares = {}};
+  Placement placement{.mode = mode, .mode_reason = ModeReason(request, mode, chosen), .shares = {}};
   for (const GpuSnapshot* gpu : chosen) {
     placement.shares.push_back(Promise(request, mode, *gpu));
     if (mode == Mode::kExclusive && gpu->unmanaged_bytes > 0) {
@@ -313,6 +323,79 @@ std::string KeepToOneDomain(Candidates& fitting, size_t count, bool listed) {
   return text + " served by different MPS control daemons: one that has no tenants any more makes way";
 }
 
+// As Admit, in this mode.
+Decision AdmitIn(Mode mode, const Request& request, const std::vector<GpuSnapshot>& gpus,
+                 const std::set<gpu::Uuid>& taken, const Rules& rules) {
+  auto candidates = FindCandidates(request, gpus);
+  if (!candidates) return candidates.error();
+  const bool listed = !request.gpu_list.empty();
+  const size_t count = listed ? candidates->size() : request.gpu_count;
+  if (count == 0 || candidates->size() < count) {
+    return Error{Code::kDenied, fmt::format("needs {} GPUs, this machine has {}", count, gpus.size()),
+                 "ask for fewer"};
+  }
+  auto possible = FindPossible(request, mode, *candidates, count);
+  if (!possible) return possible.error();
+  for (const Bound& bound : rules.bounds) {
+    if (auto error = BeyondQuota(bound, LeastGuarantee(request, mode, *possible, count), count))
+      return *std::move(error);
+  }
+
+  Wait wait;
+  wait.needs = {mode, count, {}, request.share_min.value_or(0)};
+  for (const GpuSnapshot* gpu : *possible) wait.needs.bytes[gpu->uuid] = NeededBytes(request, mode, *gpu);
+  wait.reason = QuotaInUse(request, mode, *possible, count, rules.bounds);
+  wait.for_quota = !wait.reason.empty();
+  if (wait.for_quota) return wait;
+
+  Candidates fitting;
+  for (const GpuSnapshot* gpu : *possible) {
+    auto why = WhyNot(request, mode, *gpu, taken);
+    if (!MayUse(rules.bounds, *gpu, GuaranteeOn(request, mode, *gpu))) {
+      wait.needs.bytes.erase(gpu->uuid);
+      why = "its owner's quota leaves no room there";
+    } else {
+      wait.wants.insert(gpu->uuid);
+    }
+    if (!why) {
+      fitting.push_back(gpu);
+      continue;
+    }
+    if (!wait.reason.empty()) wait.reason += "; ";
+    if (possible->size() > 1) wait.reason += fmt::format("GPU {}: ", gpu->index);
+    wait.reason += *why;
+  }
+  Order(fitting, request, mode, rules.fill);
+  if (mode == Mode::kMps) {
+    if (auto apart = KeepToOneDomain(fitting, count, listed); !apart.empty()) {
+      wait.reason = apart;
+      return wait;
+    }
+  }
+  Candidates chosen = Choose(fitting, count, request, mode, rules.bounds);
+  if (chosen.size() < count)
+    chosen =
+        Choose(CheapestForQuotas(fitting, request, mode, rules.bounds), count, request, mode, rules.bounds);
+  if (chosen.size() < count) {
+    if (count > 1)
+      wait.reason = fmt::format("{} of {} GPUs are free for it: {}", chosen.size(), count, wait.reason);
+    return wait;
+  }
+  std::sort(chosen.begin(), chosen.end(), [](const auto* a, const auto* b) { return a->index < b->index; });
+  if (listed) chosen = *candidates;  // in the order that the user wrote
+  return Place(request, mode, chosen);
+}
+
+// What is to be hoped for: nothing; to wait; to wait for a GPU that has the mode already.
+int Prospect(const Decision& decision, const std::vector<GpuSnapshot>& gpus) {
+  const auto* wait = std::get_if<Wait>(&decision);
+  if (!wait) return 0;
+  const bool joins = std::any_of(gpus.begin(), gpus.end(), [&](const GpuSnapshot& gpu) {
+    return gpu.mode == wait->needs.mode && wait->wants.contains(gpu.uuid);
+  });
+  return joins ? 2 : 1;
+}
+
 }  // namespace
 
 std::optional<Error> NeverHere(const Request& request, Mode mode, const GpuSnapshot& gpu) {
@@ -381,66 +464,15 @@ std::string DescribeRoom(const GpuSnapshot& gpu) {
 
 Decision Admit(const Request& request, const std::vector<GpuSnapshot>& gpus, const std::set<gpu::Uuid>& taken,
                const Rules& rules) {
-  const auto mode = ChooseMode(request);
-  if (!mode) return mode.error();
-  auto candidates = FindCandidates(request, gpus);
-  if (!candidates) return candidates.error();
-  const bool listed = !request.gpu_list.empty();
-  const size_t count = listed ? candidates->size() : request.gpu_count;
-  if (count == 0 || candidates->size() < count) {
-    return Error{Code::kDenied, fmt::format("needs {} GPUs, this machine has {}", count, gpus.size()),
-                 "ask for fewer"};
+  const auto modes = ModesFor(request);
+  if (!modes) return modes.error();
+  std::optional<Decision> best;
+  for (const Mode mode : *modes) {
+    Decision decision = AdmitIn(mode, request, gpus, taken, rules);
+    if (std::holds_alternative<Placement>(decision)) return decision;
+    if (!best || Prospect(decision, gpus) > Prospect(*best, gpus)) best = std::move(decision);
   }
-  auto possible = FindPossible(request, *mode, *candidates, count);
-  if (!possible) return possible.error();
-  for (const Bound& bound : rules.bounds) {
-    if (auto error = BeyondQuota(bound, LeastGuarantee(request, *mode, *possible, count), count))
-      return *std::move(error);
-  }
-
-  Wait wait;
-  wait.needs = {*mode, count, {}, request.share_min.value_or(0)};
-  for (const GpuSnapshot* gpu : *possible) wait.needs.bytes[gpu->uuid] = NeededBytes(request, *mode, *gpu);
-  wait.reason = QuotaInUse(request, *mode, *possible, count, rules.bounds);
-  wait.for_quota = !wait.reason.empty();
-  if (wait.for_quota) return wait;
-
-  Candidates fitting;
-  for (const GpuSnapshot* gpu : *possible) {
-    auto why = WhyNot(request, *mode, *gpu, taken);
-    if (!MayUse(rules.bounds, *gpu, GuaranteeOn(request, *mode, *gpu))) {
-      wait.needs.bytes.erase(gpu->uuid);
-      why = "its owner's quota leaves no room there";
-    } else {
-      wait.wants.insert(gpu->uuid);
-    }
-    if (!why) {
-      fitting.push_back(gpu);
-      continue;
-    }
-    if (!wait.reason.empty()) wait.reason += "; ";
-    if (possible->size() > 1) wait.reason += fmt::format("GPU {}: ", gpu->index);
-    wait.reason += *why;
-  }
-  Order(fitting, request, *mode, rules.fill);
-  if (*mode == Mode::kMps) {
-    if (auto apart = KeepToOneDomain(fitting, count, listed); !apart.empty()) {
-      wait.reason = apart;
-      return wait;
-    }
-  }
-  Candidates chosen = Choose(fitting, count, request, *mode, rules.bounds);
-  if (chosen.size() < count)
-    chosen =
-        Choose(CheapestForQuotas(fitting, request, *mode, rules.bounds), count, request, *mode, rules.bounds);
-  if (chosen.size() < count) {
-    if (count > 1)
-      wait.reason = fmt::format("{} of {} GPUs are free for it: {}", chosen.size(), count, wait.reason);
-    return wait;
-  }
-  std::sort(chosen.begin(), chosen.end(), [](const auto* a, const auto* b) { return a->index < b->index; });
-  if (listed) chosen = *candidates;  // in the order that the user wrote
-  return Place(request, *mode, chosen);
+  return *std::move(best);
 }
 
 }  // namespace gpumux::core

@@ -118,6 +118,40 @@ TEST(Admission, KeepsOneModeAGpu) {
   EXPECT_TRUE(std::holds_alternative<Wait>(Admit(Ask(0), {Gpu(0, 0, Mode::kExclusive)}, {})));
 }
 
+TEST(Admission, ChoosesAModeThatKeepsWhatWasAsked) {
+  EXPECT_EQ(Placed(Admit(Ask(kGiB), {Gpu(0)}, {})).mode, Mode::kTimeslice);
+  Request together = Ask(kGiB);
+  together.isolation = Isolation::kNone;
+  EXPECT_EQ(Placed(Admit(together, {Gpu(0)}, {})).mode, Mode::kMps);
+  EXPECT_THAT(Placed(Admit(together, {Gpu(0)}, {})).mode_reason, HasSubstr("--isolate none"));
+  // Where it cannot be: the next.
+  GpuSnapshot without = Gpu(0);
+  without.forbidden_modes[Mode::kMps] = {Code::kUnsupported, "no MPS here", ""};
+  EXPECT_EQ(Placed(Admit(together, {without}, {})).mode, Mode::kTimeslice);
+}
+
+TEST(Admission, JoinsWhatIsThereRatherThanToWait) {
+  const Placement joined = Placed(Admit(Ask(kGiB), {Gpu(0, kGiB, Mode::kTurns)}, {}));
+  EXPECT_EQ(joined.mode, Mode::kTurns);
+  EXPECT_EQ(joined.mode_reason,
+            "auto: GPU 0 takes turns already, and a neighbour's GPU fault does not reach this program");
+  Request together = Ask(kGiB);
+  together.isolation = Isolation::kNone;
+  EXPECT_EQ(Placed(Admit(together, {Gpu(0, kGiB, Mode::kTimeslice)}, {})).mode, Mode::kTimeslice);
+  // Nobody who wants to be safe from others' faults comes to where they are not.
+  EXPECT_TRUE(std::holds_alternative<Wait>(Admit(Ask(kGiB), {Gpu(0, kGiB, Mode::kMps)}, {})));
+}
+
+TEST(Admission, WaitsForTheModeThatItsGpuHas) {
+  Request together = Ask(100 * kGiB);
+  together.isolation = Isolation::kNone;
+  const Decision decision = Admit(together, {Gpu(0, 61 * kGiB, Mode::kTimeslice)}, {});
+  const auto* wait = std::get_if<Wait>(&decision);
+  ASSERT_TRUE(wait);
+  EXPECT_EQ(wait->needs.mode, Mode::kTimeslice);
+  EXPECT_THAT(wait->reason, HasSubstr("needs 100.0 GiB"));
+}
+
 TEST(Admission, GuaranteesNoMoreThanAllOfAGpusTime) {
   Request request = Ask(kGiB);
   request.mode = Mode::kTurns;
@@ -193,8 +227,8 @@ TEST(Admission, SaysWhoseAForeignGpuIs) {
 
 TEST(Admission, AvoidsGpusWhoseSettingsForbidTheMode) {
   GpuSnapshot closed = Gpu(0);
-  closed.forbidden_modes[Mode::kTimeslice] = {Code::kUnsupported, "its compute mode is Exclusive_Process",
-                                              ""};
+  for (const Mode mode : {Mode::kTimeslice, Mode::kTurns})
+    closed.forbidden_modes[mode] = {Code::kUnsupported, "its compute mode is Exclusive_Process", ""};
   EXPECT_EQ(std::get<Error>(Admit(Ask(kGiB), {closed}, {})).code, Code::kUnsupported);
   EXPECT_EQ(Placed(Admit(Ask(kGiB), {closed, Gpu(1)}, {})).shares[0].gpu, Gpu(1).uuid);
   Request exclusive = Ask(kGiB);
