@@ -24,6 +24,7 @@ constexpr Command kCommands[] = {
     {"set", "change the promise of a tenant that runs", SetMain, SetSpec},
     {"stop", "end a tenant", StopMain, StopSpec},
     {"reserve", "keep room for a program that runs outside gpumux", ReserveMain, ReserveSpec},
+    {"mode", "how each GPU is shared, and why", ModeMain, ModeSpec},
     {"mps", "NVIDIA MPS as gpumux runs it", MpsMain, MpsSpec},
     {"config", "what is configured, and whether it is right", ConfigMain, ConfigSpec},
     {"doctor", "find what keeps it from working, and what to do", DoctorMain, DoctorSpec},
@@ -33,7 +34,7 @@ constexpr Command kCommands[] = {
 };
 
 // Commands of the product that later versions bring.
-constexpr const char* kLater[] = {"top",    "history", "promise", "mode",   "mig",    "profile",
+constexpr const char* kLater[] = {"top",    "history", "promise", "mig",       "profile",
                                   "advise", "bench",   "cdi",     "docker", "podman", "compose"};
 
 const Command* Find(const std::string& name) {

@@ -47,6 +47,9 @@ ApiServer::Response Api::Answer(const ApiServer::Request& request) {
   if (get && request.path == "/v1/tenants")
     return {200, report_.TenantList(request.peer.uid, request.query == "all=1")};
   if (request.method == "POST" && request.path == "/v1/reservations") return Reserve(request);
+  constexpr std::string_view kGpus = "/v1/gpus/";
+  if (request.method == "POST" && request.path.starts_with(kGpus))
+    return Gpu(request, request.path.substr(kGpus.size()));
   constexpr std::string_view kTenants = "/v1/tenants/";
   if (request.path.starts_with(kTenants)) return Tenant(request, request.path.substr(kTenants.size()));
   return NoSuchPath(request);
@@ -83,6 +86,20 @@ ApiServer::Response Api::Tenant(const ApiServer::Request& request, const std::st
     return {200, report_.Done()};
   }
   return NoSuchPath(request);
+}
+
+// GPU/mode; the GPU by its UUID.
+ApiServer::Response Api::Gpu(const ApiServer::Request& request, const std::string& rest) {
+  const size_t slash = rest.find('/');
+  if (slash == std::string::npos || rest.substr(slash + 1) != "mode") return NoSuchPath(request);
+  const auto uuid = gpu::ParseUuid(rest.substr(0, slash));
+  const auto index = uuid ? machine_.Find(*uuid) : std::nullopt;
+  if (!index) return Failure({Code::kNotFound, "there is no GPU of that UUID", "see gpumux status"});
+  const auto mode = ParseModeRequest(request.body);
+  if (!mode) return Failure(mode.error());
+  if (Status changed = leases_.ChangeMode(*index, *mode, request.peer.uid); !changed)
+    return Failure(changed.error());
+  return {200, report_.Done()};
 }
 
 ApiServer::Response Api::Reserve(const ApiServer::Request& request) {

@@ -13,8 +13,15 @@ namespace gpumux::daemon {
 // can connect, changing a tenant its owner's, root's and the daemon's user's.
 class Api {
  public:
-  Api(Report& report, Tenants& tenants, Leases& leases, Monitor& monitor, EventsApi& events, MpsApi& mps)
-      : report_(report), tenants_(tenants), leases_(leases), monitor_(monitor), events_(events), mps_(mps) {}
+  Api(Report& report, Machine& machine, Tenants& tenants, Leases& leases, Monitor& monitor, EventsApi& events,
+      MpsApi& mps)
+      : report_(report),
+        machine_(machine),
+        tenants_(tenants),
+        leases_(leases),
+        monitor_(monitor),
+        events_(events),
+        mps_(mps) {}
 
   void Handle(const ApiServer::Request& request, ApiServer::Reply reply);
 
@@ -23,11 +30,13 @@ class Api {
   // NVML's figures for an answer: as they are now, or for another user as they
   // were a moment ago.
   void Refresh(const ipc::PeerIdentity& peer);
+  ApiServer::Response Gpu(const ApiServer::Request& request, const std::string& rest);
   ApiServer::Response Reserve(const ApiServer::Request& request);
   ApiServer::Response Tenant(const ApiServer::Request& request, const std::string& rest);
   Status MayChange(const std::string& id, const ipc::PeerIdentity& peer) const;
 
   Report& report_;
+  Machine& machine_;
   Tenants& tenants_;
   Leases& leases_;
   Monitor& monitor_;

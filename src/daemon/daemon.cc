@@ -65,7 +65,7 @@ struct Daemon::Parts {
         report(machine, tenants, leases, clock),
         events_api(events, machine, loop, clock),
         mps_api(mps, machine, monitor, events, clock),
-        api(report, tenants, leases, monitor, events_api, mps_api),
+        api(report, machine, tenants, leases, monitor, events_api, mps_api),
         api_server(loop, turns, clock, [this](const ApiServer::Request& request, ApiServer::Reply reply) {
           api.Handle(request, std::move(reply));
         }) {

@@ -116,6 +116,10 @@ class Leases {
   Result<std::string> Reserve(ReserveRequest request, uid_t by);
   Status Release(const std::string& id, uid_t by);
 
+  // How the GPU is shared, for all its tenants, while they run: between timeslice and turns.
+  // kConflict: a tenant was started for another mode, or there is none. `by`: who asks.
+  Status ChangeMode(size_t gpu_index, core::Mode mode, uid_t by);
+
   // Starts what can start. Whenever bytes came back or a GPU changed.
   void Schedule();
   void ScheduleSoon();
@@ -139,6 +143,9 @@ class Leases {
   std::map<gpu::Uuid, std::string> KeptFor(int priority) const;
   Status Apply(Tenant& tenant, const core::Change& change, std::vector<core::Share> after, uid_t by);
   Status EnterChange(const Tenant& tenant, const std::vector<core::Share>& before);
+  // Ids of those who must have one mode with the tenants of this GPU.
+  std::set<std::string> TogetherOn(size_t gpu_index) const;
+  Status MayHaveMode(const Tenant& tenant, core::Mode mode, uid_t by) const;
   // Stops the tenant when its time is over.
   void WatchTimeLimit(Tenant& tenant);
   Result<ProcessName> MayReserve(pid_t pid, uid_t by);

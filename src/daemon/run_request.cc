@@ -327,6 +327,19 @@ Result<StopRequest> ParseStopRequest(std::string_view text) {
   return request;
 }
 
+Result<core::Mode> ParseModeRequest(std::string_view text) {
+  const auto json = Parse(text);
+  if (!json) return tl::unexpected(json.error());
+  for (const auto& [name, value] : json->items()) {
+    if (name != "mode") return Bad(Printable(name) ? std::string_view(name).substr(0, 60) : "?", "means nothing");
+  }
+  const auto word = Text(*json, "mode", 32);
+  if (!word) return tl::unexpected(word.error());
+  const auto mode = core::FindMode(*word);
+  if (!mode) return Bad("mode", "must be a mode");
+  return *mode;
+}
+
 Result<core::Change> ParseChange(std::string_view text) {
   const auto json = Parse(text);
   if (!json) return tl::unexpected(json.error());

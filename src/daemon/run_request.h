@@ -42,6 +42,8 @@ Result<StopRequest> ParseStopRequest(std::string_view json);
 // The body of a change: {"mem":SIZE,"mem_limit":SIZE,"time_seconds":N,"as_it_frees":true},
 // all optional, `mem` or `time_seconds` must be there.
 Result<core::Change> ParseChange(std::string_view json);
+// {"mode": "turns"}
+Result<core::Mode> ParseModeRequest(std::string_view json);
 // The request's text as it would be with the memory and the time of `request.ask`.
 std::string ChangedText(const RunRequest& request);
 // {"pid":N,"mem":{...},"gpus":{...},"name":...}: the last two as of a RunRequest, and optional.
