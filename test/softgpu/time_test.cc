@@ -5,7 +5,6 @@
 // virtual time (sim/gpu_model_test.cc).
 #include <unistd.h>
 
-#include <chrono>
 #include <memory>
 #include <vector>
 
@@ -16,11 +15,7 @@ namespace gpumux::test {
 namespace {
 
 using namespace cuda;
-using Clock = std::chrono::steady_clock;
-
 class SoftGpuTime : public SoftGpuTest {};
-
-double Ms(Clock::duration duration) { return std::chrono::duration<double, std::milli>(duration).count(); }
 
 // Launches `count` kernels of 5 ms and waits for all; the time it took, by the
 // GPU's own clock.
@@ -72,14 +67,28 @@ TEST_F(SoftGpuTime, StreamsOfOneProcessOverlap) {
   InChild([] {
     ASSERT_EQ(InitWithContext(), CUDA_SUCCESS);
     RunMs(1);
-    const auto begin = Clock::now();
-    for (int i = 0; i < 4; ++i) {
+    // They begin together, when all has been launched, and the GPU's own clock says how long it took.
+    CUevent start, ends[4];
+    const auto create = CU(cuEventCreate, CUevent*, unsigned);
+    const auto record = CU(cuEventRecord, CUevent, CUstream);
+    create(&start, 0);
+    ASSERT_EQ(Spin(200'000'000), CUDA_SUCCESS);
+    record(start, nullptr);
+    for (CUevent& end : ends) {
       CUstream stream;
       ASSERT_EQ(CU(cuStreamCreate, CUstream*, unsigned)(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+      ASSERT_EQ(CU(cuStreamWaitEvent, CUstream, CUevent, unsigned)(stream, start, 0), CUDA_SUCCESS);
       for (int k = 0; k < 20; ++k) ASSERT_EQ(Spin(5'000'000, stream, 66), CUDA_SUCCESS);
+      create(&end, 0);
+      record(end, stream);
     }
     ASSERT_EQ(Synchronize(), CUDA_SUCCESS);
-    EXPECT_NEAR(Ms(Clock::now() - begin), 100, 15) << "66 of 264 places each";
+    for (const CUevent end : ends) {
+      float ms = 0;
+      ASSERT_EQ(CU(cuEventElapsedTime, float*, CUevent, CUevent)(&ms, start, end), CUDA_SUCCESS);
+      EXPECT_GE(ms, 99) << "66 of 264 places each";
+      EXPECT_LT(ms, 200) << "one after another they would take 400 ms";
+    }
   });
 }
 
