@@ -34,8 +34,8 @@ constexpr Command kCommands[] = {
 };
 
 // Commands of the product that later versions bring.
-constexpr const char* kLater[] = {"top",    "history", "promise", "mig",       "profile",
-                                  "advise", "bench",   "cdi",     "docker", "podman", "compose"};
+constexpr const char* kLater[] = {"top",   "history", "promise", "mig",    "profile", "advise",
+                                  "bench", "cdi",     "docker",  "podman", "compose"};
 
 const Command* Find(const std::string& name) {
   for (const Command& command : kCommands) {

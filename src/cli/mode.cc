@@ -106,7 +106,8 @@ const CommandSpec& ModeSpec() {
       .summary = "Shows how each GPU is shared and why, or changes it while its tenants run.",
       .options = {{"--json", Takes::kNothing, "", "one JSON object (schema gpumux.mode/1)"}},
       .footer =
-          "GPU is an index or a UUID. Between timeslice and turns a GPU changes at once, if no tenant on it was "
+          "GPU is an index or a UUID. Between timeslice and turns a GPU changes at once, if no tenant on it "
+          "was "
           "started for another mode; to and from mps and exclusive only while it has no tenants. A tenant of "
           "several GPUs takes all of them along.\n\n"
           "Examples:\n  gpumux mode\n  gpumux mode 0 turns\n",

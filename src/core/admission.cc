@@ -87,8 +87,7 @@ Result<std::vector<Mode>> ModesFor(const Request& request) {
     return std::vector{Mode::kExclusive};
   }
   if (request.mode) return std::vector{*request.mode};
-  if (request.isolation == Isolation::kNone)
-    return std::vector{Mode::kMps, Mode::kTimeslice, Mode::kTurns};
+  if (request.isolation == Isolation::kNone) return std::vector{Mode::kMps, Mode::kTimeslice, Mode::kTurns};
   return std::vector{Mode::kTimeslice, Mode::kTurns};
 }
 

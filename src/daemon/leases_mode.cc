@@ -40,7 +40,8 @@ Status Leases::MayHaveMode(const Tenant& tenant, core::Mode mode, uid_t by) cons
   const core::Request& ask = tenant.request.ask;
   const std::string& name = ask.name;
   if (IsStranger(by) && by != tenant.uid)
-    return Fail(Code::kDenied, fmt::format("{} there is {}'s", name, UserName(tenant.uid)), "ask them, or root");
+    return Fail(Code::kDenied, fmt::format("{} there is {}'s", name, UserName(tenant.uid)),
+                "ask them, or root");
   if (ask.mode && *ask.mode != mode)
     return Fail(Code::kConflict, fmt::format("{} was started with --mode {}", name, core::Name(*ask.mode)),
                 "stop it, or start it without --mode");
@@ -54,7 +55,8 @@ Status Leases::ChangeMode(size_t gpu_index, core::Mode mode, uid_t by) {
   const GpuState& gpu = *machine_.gpus()[gpu_index];
   const unsigned index = gpu.device.index;
   if (!gpu.mode)
-    return Fail(Code::kConflict, fmt::format("GPU {} has no tenant, and no mode: the next one brings it", index),
+    return Fail(Code::kConflict,
+                fmt::format("GPU {} has no tenant, and no mode: the next one brings it", index),
                 fmt::format("start it with --mode {}", core::Name(mode)));
   if (*gpu.mode == mode) return {};
   if (!ChangesLive(*gpu.mode) || !ChangesLive(mode))
@@ -74,7 +76,8 @@ Status Leases::ChangeMode(size_t gpu_index, core::Mode mode, uid_t by) {
     for (const size_t on : tenant.gpus) machine_.gpus()[on]->mode = mode;
     // A next daemon that knows the old mode alone keeps that: no promise depends on it.
     if (Status saved = Save(tenant); !saved) LogError("tenant {}: {}", id, saved.error().ToString());
-    events_.Note(About(EventKind::kChanged, tenant, fmt::format("mode {}, {}", core::Name(mode), reason), by));
+    events_.Note(
+        About(EventKind::kChanged, tenant, fmt::format("mode {}, {}", core::Name(mode), reason), by));
   }
   if (on_changed) on_changed();
   ScheduleSoon();

@@ -331,7 +331,8 @@ Result<core::Mode> ParseModeRequest(std::string_view text) {
   const auto json = Parse(text);
   if (!json) return tl::unexpected(json.error());
   for (const auto& [name, value] : json->items()) {
-    if (name != "mode") return Bad(Printable(name) ? std::string_view(name).substr(0, 60) : "?", "means nothing");
+    if (name != "mode")
+      return Bad(Printable(name) ? std::string_view(name).substr(0, 60) : "?", "means nothing");
   }
   const auto word = Text(*json, "mode", 32);
   if (!word) return tl::unexpected(word.error());

@@ -144,12 +144,12 @@ void TurnThread::Look() {
 }
 
 // Not what the page of a stopped program says, once its work has had the grace time to end:
-// nobody there is left to see that it has. Until something happens.
+// nobody there is left to see that it has, or to use a turn. Until something happens.
 bool TurnThread::Believe(size_t i, const core::Turns::Seen& seen) {
   Slot& slot = slots_[i];
   if (!slot.tenant->figures->stopped.load(std::memory_order_relaxed))
     slot.stopped_at.reset();
-  else if (turns_.StateOf(i) == core::TurnState::kOverrunning)
+  else if (turns_.StateOf(i) == core::TurnState::kOverrunning || !seen.in_flight)
     slot.stopped_at = seen.progress;
   return slot.stopped_at != seen.progress;
 }

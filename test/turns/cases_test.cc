@@ -60,7 +60,8 @@ TEST(TurnsCases, AStoppedProgramsTurnsAreTheOthers) {
   const double a_out = box.GpuSeconds("a"), b_then = box.GpuSeconds("b");
   EXPECT_LT(a_out, a_had + 2);
   WaitUntil("b works on", [&] { return box.GpuSeconds("b") > b_then + 0.5; });
-  EXPECT_LT(box.GpuSeconds("a"), a_out + 0.01);
+  // Until it was seen to be stopped it was given a few turns, of 5 ms each, that it did not use.
+  EXPECT_LT(box.GpuSeconds("a"), a_out + 0.05);
   kill(stopped, SIGCONT);
   const uint64_t ended = box.Ended("a");
   WaitUntil("a takes turns again", [&] { return box.Ended("a") >= ended + 3; });
