@@ -387,8 +387,7 @@ Result<ReserveRequest> ParseReserveRequest(std::string_view text, const std::vec
   if (!pid) return tl::unexpected(pid.error());
   const Json json = *Parse(text);
   // What the next daemon reads back: a request like any other.
-  Json run{
-      {"command", command.empty() ? Json{"program"} : Json(command)}, {"wait", false}, {"mode", "auto"}};
+  Json run{{"command", command.empty() ? Json{"program"} : Json(command)}, {"wait", false}, {"mode", "auto"}};
   for (const char* member : {"mem", "gpus", "name"}) run[member] = Member(json, member);
   auto request = ParseRunRequest(run.dump(-1, ' ', false, Json::error_handler_t::replace));
   if (!request) return tl::unexpected(request.error());
