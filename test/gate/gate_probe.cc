@@ -5,6 +5,8 @@
 // when they are told to go.
 //
 //   works            kernels of 200 us, four under way, until it is told to stop
+//   captures         captures graphs in one thread, so that no unsafe call may be made by any,
+//                    while another launches kernels of ever other shapes, until it is told to stop
 //   frees            eight such kernels, and frees memory, which waits for them
 //   returns          eight such kernels, and returns from main; exits: calls exit()
 //   forks            as works, in a child that has its own context
@@ -17,11 +19,13 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <thread>
 #include <vector>
 
 #include "../softgpu/cuda_functions.h"
@@ -33,6 +37,7 @@ namespace {
 using namespace cuda;
 
 ProgramState* state = nullptr;
+CUcontext context = nullptr;
 
 void Must(CUresult r, const char* what) {
   if (r == CUDA_SUCCESS) return;
@@ -72,6 +77,38 @@ void Busy() { KeepBusy(2, 5'000'000, NotStopped); }
 
 void Queue() {
   for (int i = 0; i < 8; ++i) Must(Spin(200'000), "launch");
+}
+
+// Shapes that were not there before are measured: by events, which the program does not know of.
+void LaunchShapes(const std::atomic<bool>& over) {
+  const auto push = CU(cuCtxPushCurrent_v2, CUcontext);
+  Must(push(context), "context of the thread");
+  CUstream stream;
+  Must(CU(cuStreamCreate, CUstream*, unsigned)(&stream, CU_STREAM_NON_BLOCKING), "stream");
+  for (unsigned blocks = 1; !over; blocks = blocks % 200 + 1) {
+    Must(Spin(20'000, stream, blocks), "launch beside a capture");
+    usleep(200);
+  }
+}
+
+void Captures() {
+  Must(CU(cuCtxGetCurrent, CUcontext*)(&context), "context");
+  std::atomic<bool> over = false;
+  std::thread beside([&] { LaunchShapes(over); });
+  CUstream stream;
+  Must(CU(cuStreamCreate, CUstream*, unsigned)(&stream, CU_STREAM_NON_BLOCKING), "stream");
+  while (NotStopped()) {
+    Must(CU(cuStreamBeginCapture_v2, CUstream, CUstreamCaptureMode)(stream, CU_STREAM_CAPTURE_MODE_GLOBAL),
+         "begin");
+    Must(Spin(1000, stream), "capture");
+    usleep(2000);
+    CUgraph graph = nullptr;
+    Must(CU(cuStreamEndCapture, CUstream, CUgraph*)(stream, &graph), "end");
+    Must(CU(cuGraphDestroy, CUgraph)(graph), "destroy");
+    ++state->done;
+  }
+  over = true;
+  beside.join();
 }
 
 int Frees() {
@@ -160,6 +197,7 @@ int Main(int argc, char** argv) {
   if (role == "closes-files") CloseFilesOfGuard();
   WaitForGo();
   if (role == "works") Works();
+  if (role == "captures") Captures();
   if (role == "busy" || role == "closes-files") Busy();
   if (role == "needs") Needs(argv[3]);
   if (role == "returns" || role == "exits") Queue();

@@ -61,6 +61,16 @@ TEST(Gate, IsOnTheCpuWhereTheDriverRefusesWaits) {
   ExpectEnds(held);
 }
 
+// Measuring kernels asks for events, which ends a capture that is under way in any thread.
+TEST(Gate, AMeasurementEndsNoCaptureOfAnotherThread) {
+  GateBox box;
+  GateTenant owner = box.Latency("polls"), held = box.BestEffort("captures");
+  EXPECT_TRUE(GoesOn(held, 100));
+  EXPECT_GT(box.Gate(held)["waits"], 0);
+  ExpectEnds(held);
+  ExpectEnds(owner);
+}
+
 TEST(Gate, TwoOwnersHoldItTogether) {
   GateBox box;
   GateTenant held = box.BestEffort(), one = box.Latency(), other = box.Latency();
