@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -72,6 +73,13 @@ TEST(CpuAffinity, IsShownAndProvenByWhatTheKernelSays) {
   WaitUntil("both run", [&] {
     const auto tenants = box.StatusData()["tenants"];
     return tenants.size() == 2 && tenants[0]["state"] == "running" && tenants[1]["state"] == "running";
+  });
+  // Its process is there a moment before it has bound itself.
+  WaitUntil("it is bound", [&] {
+    const auto now = box.StatusData();
+    return std::any_of(now["tenants"].begin(), now["tenants"].end(), [&](const auto& tenant) {
+      return tenant["name"] == "bound" && tenant["cpu_affinity"]["cpus"] == last;
+    });
   });
   const auto status = box.StatusData();
   for (const auto& tenant : status["tenants"]) {
