@@ -2,6 +2,7 @@
 //
 // Captures, counted: while one is under way no stream may be asked whether it is
 // complete, since that would end the capture (gate.h).
+#include "guard/capturing.h"
 #include "guard/driver.h"
 #include "guard/gate.h"
 #include "guard/wrappers.h"
@@ -19,19 +20,13 @@ CUresult Begin(CUstream stream, bool per_thread, Call&& call) {
   return r;
 }
 
-bool IsCapturing(CUstream stream, CUresult (*query)(CUstream, CUstreamCaptureStatus*)) {
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  return query && query(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
 // A capture that failed ends too; one that is another thread's to end does not, and in a stream without
 // one nothing does.
 template <typename Call>
 CUresult End(CUstream stream, bool per_thread, Call&& call) {
-  auto* query = per_thread ? Real().cuStreamIsCapturing_ptsz : Real().cuStreamIsCapturing;
-  const bool captured = IsCapturing(stream, query);
+  const bool captured = IsCapturing(stream, per_thread);
   const CUresult r = call();
-  if (captured && (r == CUDA_SUCCESS || !IsCapturing(stream, query))) CaptureEnds(stream, per_thread);
+  if (captured && (r == CUDA_SUCCESS || !IsCapturing(stream, per_thread))) CaptureEnds(stream, per_thread);
   return r;
 }
 

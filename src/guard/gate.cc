@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "gpumux/abi/gate.h"
+#include "guard/capturing.h"
 #include "guard/clock.h"
 #include "guard/current_context.h"
 #include "guard/driver.h"
@@ -238,14 +239,6 @@ Stream* Add(const StreamName& name, cuda::CUcontext context) {
   return &stream;
 }
 
-bool Captures(cuda::CUstream stream) {
-  if (!Real().cuStreamIsCapturing) return false;
-  cuda::CUstreamCaptureStatus status = cuda::CU_STREAM_CAPTURE_STATUS_NONE;
-  const cuda::CUresult r = Real().cuStreamIsCapturing(stream, &status);
-  return r == cuda::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT ||
-         (r == cuda::CUDA_SUCCESS && status != cuda::CU_STREAM_CAPTURE_STATUS_NONE);
-}
-
 // Under the lock. Whether what was launched into it has ended.
 bool IsComplete(const Stream& stream) {
   if (g.captures > 0 || !Real().cuStreamQuery) return false;
@@ -288,7 +281,7 @@ void GatedLaunch::Enter(uint32_t word, cuda::CUstream handle, bool per_thread, c
   {
     Held held(g.lock);
     __atomic_store_n(&g.launches, g.launches + 1, __ATOMIC_RELAXED);
-    if (g.captures > 0 && Captures(name.handle)) return;
+    if (g.captures > 0 && IsCapturing(name.handle, /*per_thread=*/false)) return;
     Stream* stream = Find(name.id);
     if (!stream) stream = Add(name, context);
     if (stream && (word & (GPUMUX_LAUNCH_LATENCY | GPUMUX_LAUNCH_TURNS))) MarkDirty(stream);

@@ -4,6 +4,7 @@
 // This is the hot path; for a kernel that it knows to need no more local memory
 // than a context includes it makes no call but the driver's.
 #include "guard/backlog.h"
+#include "guard/capturing.h"
 #include "guard/driver.h"
 #include "guard/gate.h"
 #include "guard/graphs.h"
@@ -33,16 +34,6 @@ __attribute__((noinline, cold)) CUresult EndWork() {
   return CUDA_ERROR_MPS_CLIENT_TERMINATED;
 }
 
-bool Captures(CUstream stream, bool per_thread) {
-  auto* query = per_thread ? Real().cuStreamIsCapturing_ptsz : Real().cuStreamIsCapturing;
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  if (!query) return false;
-  const CUresult r = query(stream, &status);
-  // The stream waits for a capture elsewhere: the driver will say so.
-  return r == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT ||
-         (r == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE);
-}
-
 struct Where {
   CUstream stream;
   bool per_thread;  // the null stream is the thread's own
@@ -61,7 +52,7 @@ __attribute__((noinline, cold)) CUresult LaunchUnknown(CUfunction f, Where where
   auto call = [&] { return real(args...); };
   if (!InForce()) return call();
   const uint64_t local = LocalBytesOf(f);
-  if (IsSmallKernel(f) || Captures(where.stream, where.per_thread)) return call();
+  if (IsSmallKernel(f) || IsCapturing(where.stream, where.per_thread)) return call();
   return WithStack(local, call);
 }
 

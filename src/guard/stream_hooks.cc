@@ -11,6 +11,7 @@
 // While any pool holds memory, the synchronising calls are followed by that
 // reading (40 ns a pool on an H200); otherwise they cost one load.
 #include "guard/backlog.h"
+#include "guard/capturing.h"
 #include "guard/credit.h"
 #include "guard/current_context.h"
 #include "guard/descriptors.h"
@@ -132,18 +133,6 @@ Pool* Known(CUmemoryPool handle, int slot, uint64_t* id_out = nullptr) {
 Pool* FindByHandle(CUmemoryPool handle) {
   const uint64_t* id = g_id_of_handle.Find(reinterpret_cast<uint64_t>(handle));
   return id ? g_pools.Find(*id) : nullptr;
-}
-
-// What is captured takes memory when the graph runs, and nothing now. Where the
-// driver does not say, the call goes on as if it took memory: if it does not, the
-// pool shows that.
-bool Capturing(CUresult (*query)(CUstream, CUstreamCaptureStatus*), CUstream stream) {
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  if (!query) return false;
-  const CUresult r = query(stream, &status);
-  // The stream waits for a capture elsewhere: the driver will say so.
-  return r == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT ||
-         (r == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE);
 }
 
 // By our own count: the driver's does not come down for memory that was freed by
@@ -370,9 +359,11 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool, void* handle, CU
   return r;
 }
 
+// What is captured takes memory when the graph runs, and nothing now. Where the driver
+// does not say, the call goes on as if it took memory: if it does not, the pool shows that.
 CUresult cuMemAllocAsync(CUdeviceptr* ptr, size_t bytes, CUstream stream) {
   return AllocateAsync(
-      ptr, bytes, stream, [&] { return Capturing(Real().cuStreamIsCapturing, stream); },
+      ptr, bytes, stream, [&] { return IsCapturing(stream, /*per_thread=*/false); },
       [&] { return Through(Real().cuMemAllocAsync, ptr, bytes, stream); },
       [&](CUdeviceptr p) { return Through(Real().cuMemFreeAsync, p, stream); },
       [&] { Through(Real().cuStreamSynchronize, stream); });
@@ -380,7 +371,7 @@ CUresult cuMemAllocAsync(CUdeviceptr* ptr, size_t bytes, CUstream stream) {
 
 CUresult cuMemAllocAsync_ptsz(CUdeviceptr* ptr, size_t bytes, CUstream stream) {
   return AllocateAsync(
-      ptr, bytes, stream, [&] { return Capturing(Real().cuStreamIsCapturing_ptsz, stream); },
+      ptr, bytes, stream, [&] { return IsCapturing(stream, /*per_thread=*/true); },
       [&] { return Through(Real().cuMemAllocAsync_ptsz, ptr, bytes, stream); },
       [&](CUdeviceptr p) { return Through(Real().cuMemFreeAsync_ptsz, p, stream); },
       [&] { Through(Real().cuStreamSynchronize_ptsz, stream); });
@@ -388,7 +379,7 @@ CUresult cuMemAllocAsync_ptsz(CUdeviceptr* ptr, size_t bytes, CUstream stream) {
 
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr* ptr, size_t bytes, CUmemoryPool pool, CUstream stream) {
   return AllocateFromPool(
-      ptr, bytes, pool, [&] { return Capturing(Real().cuStreamIsCapturing, stream); },
+      ptr, bytes, pool, [&] { return IsCapturing(stream, /*per_thread=*/false); },
       [&] { return Through(Real().cuMemAllocFromPoolAsync, ptr, bytes, pool, stream); },
       [&](CUdeviceptr p) { return Through(Real().cuMemFreeAsync, p, stream); },
       [&] { Through(Real().cuStreamSynchronize, stream); });
@@ -396,7 +387,7 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* ptr, size_t bytes, CUmemoryPool po
 
 CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* ptr, size_t bytes, CUmemoryPool pool, CUstream stream) {
   return AllocateFromPool(
-      ptr, bytes, pool, [&] { return Capturing(Real().cuStreamIsCapturing_ptsz, stream); },
+      ptr, bytes, pool, [&] { return IsCapturing(stream, /*per_thread=*/true); },
       [&] { return Through(Real().cuMemAllocFromPoolAsync_ptsz, ptr, bytes, pool, stream); },
       [&](CUdeviceptr p) { return Through(Real().cuMemFreeAsync_ptsz, p, stream); },
       [&] { Through(Real().cuStreamSynchronize_ptsz, stream); });
