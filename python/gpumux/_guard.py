@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import warnings
 from typing import Any
 
@@ -78,13 +79,21 @@ _ARGUMENTS: dict[str, list[Any]] = {
 }
 
 
+@functools.cache
+def _function(name: str) -> Any:
+    """Of the guard, which is there from the process's start or never: looked for once, since that takes longer than a call."""
+    function = getattr(ctypes.CDLL(None), f"gpumux_{name}_v1", None)
+    if function is not None:
+        function.argtypes = _ARGUMENTS[name]
+        function.restype = ctypes.c_int
+    return function
+
+
 def call(name: str, *arguments: Any) -> int:
     """Calls a function of the guard; NOT_A_TENANT where there is no guard."""
-    function = getattr(ctypes.CDLL(None), f"gpumux_{name}_v1", None)
+    function = _function(name)
     if function is None:
         return NOT_A_TENANT
-    function.argtypes = _ARGUMENTS[name]
-    function.restype = ctypes.c_int
     result: int = function(*arguments)
     return result
 

@@ -46,8 +46,11 @@ DaemonKeys DaemonKeysOf(const Settings& settings) {
     if (const std::string* text = TextOf(settings, path)) key = *ParseDuration(*text);
   };
   time({"gate", "max_closed"}, keys.gate_max_closed);
-  if (const auto percent = settings.find({"gate", "min_open_percent"}); percent != settings.end())
-    keys.gate_min_open_percent = std::get<int64_t>(percent->second.value);
+  const auto number = [&](const Path& path, std::optional<int64_t>& key) {
+    if (const auto at = settings.find(path); at != settings.end()) key = std::get<int64_t>(at->second.value);
+  };
+  number({"gate", "budget_us"}, keys.gate_budget_us);
+  number({"gate", "min_open_percent"}, keys.gate_min_open_percent);
   time({"mps", "hold_min"}, keys.mps_hold_min);
   time({"mps", "hold_max"}, keys.mps_hold_max);
   time({"mps", "idle_time"}, keys.mps_idle_time);

@@ -17,6 +17,7 @@ namespace gpumux::config {
 struct DaemonKeys {
   std::optional<std::chrono::milliseconds> idle_exit;
   std::optional<LogLevel> log_level;
+  std::optional<int64_t> gate_budget_us;
   std::optional<std::chrono::milliseconds> gate_max_closed;
   std::optional<int64_t> gate_min_open_percent;
   std::optional<std::chrono::milliseconds> mps_hold_min, mps_hold_max, mps_idle_time;

@@ -42,6 +42,7 @@ Status Configure(DaemonSettings& settings, bool on_demand) {
   const config::DaemonKeys keys = config::DaemonKeysOf(read->settings);
   if (keys.idle_exit) settings.idle_exit = *keys.idle_exit;
   if (keys.mps_idle_time) settings.mps_idle_time = *keys.mps_idle_time;
+  if (keys.gate_budget_us) settings.gate.budget = std::chrono::microseconds(*keys.gate_budget_us);
   if (keys.gate_max_closed) settings.gate.max_closed = *keys.gate_max_closed;
   if (keys.gate_min_open_percent)
     settings.gate.min_open = *keys.gate_min_open_percent * std::chrono::milliseconds(10);

@@ -99,6 +99,7 @@ std::optional<Gates::Answer> Gates::Ask(Tenant& tenant, Member& member, uint32_t
   answer.reply.first = first;
   answer.reply.min_open_ns = static_cast<uint64_t>(times_.min_open.count());
   answer.reply.max_closed_ns = static_cast<uint64_t>(times_.max_closed.count());
+  answer.reply.budget_ns = static_cast<uint64_t>(times_.budget.count());
   if (first == 0) {
     answer.reply.own = 1;
     answer.fds.push_back(member.gate->fd());

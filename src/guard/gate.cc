@@ -15,14 +15,13 @@
 #include "guard/gate_threads.h"
 #include "guard/gate_waits.h"
 #include "guard/lock.h"
+#include "guard/segment_budget.h"
 
 namespace gpumux::guard {
 
 namespace {
 
-// Predicted work between two waits of a stream.
-constexpr int64_t kGateBudgetNs = 100'000;
-constexpr int64_t kTurnBudgetNs = 500'000;
+constexpr uint64_t kTurnBudgetNs = 500'000;  // of predicted work between two waits of a stream
 constexpr uint64_t kHintLastsNs = 1'000'000'000;  // without any work: a hint that was not taken back
 constexpr unsigned kOrigins = 16;
 constexpr uint32_t kHashSize = 1024;  // a power of two, above GPUMUX_GATE_STREAMS
@@ -34,7 +33,7 @@ struct Stream {
   cuda::CUcontext context;
   int thread;         // of a thread's own default stream; else 0
   bool dirty;         // not known to be complete
-  int64_t left_ns;    // of the budget, until the next wait
+  SegmentBudget budget;
   uint64_t launched;  // count
   uint64_t segments;  // that were begun
 };
@@ -232,7 +231,7 @@ Stream* Add(const StreamName& name, cuda::CUcontext context) {
   Stream& stream = g.streams[at];
   // The segments of the stream that had the index before count on.
   const uint64_t segments = stream.segments;
-  stream = {name.id, name.handle, context, name.thread, false, 0, 0, segments};
+  stream = {name.id, name.handle, context, name.thread, false, {}, 0, segments};
   if (at >= g.high) g.high = at + 1;
   if (page) __atomic_store_n(&page->streams, g.high, __ATOMIC_RELAXED);
   BuildHash();
@@ -290,20 +289,16 @@ void GatedLaunch::Enter(uint32_t word, cuda::CUstream handle, bool per_thread, c
       if (stream && g.busy) t_recent = {handle, g.epoch, &stream->launched};
     }
     if (gated) {
-      const int64_t budget = (word & GPUMUX_LAUNCH_GATED) ? kGateBudgetNs : kTurnBudgetNs;
+      const bool latency = (word & GPUMUX_LAUNCH_GATED) != 0;
       const uint64_t key = KeyOf(work);
       // Events are not asked for while anybody captures: that would end the capture.
       const bool learns = work.ns == 0 && g.captures == 0;
       if (learns) TakeSamples(context);
-      const uint64_t predicted = work.ns ? work.ns : PredictNs(key);
-      const int64_t takes = predicted == kUnknownNs ? budget : static_cast<int64_t>(predicted);
-      if (stream && stream->left_ns >= takes) {
-        stream->left_ns -= takes;
-      } else {
-        wait = true;
-      }
+      const uint64_t takes = work.ns ? work.ns : PredictNs(key);
+      static_assert(kUnknownNs == 0);
+      wait = !stream || stream->budget.TakesWait(static_cast<int64_t>(latency ? GateBudgetNs() : kTurnBudgetNs),
+                                                 static_cast<int64_t>(takes), latency);
       if (wait && stream) {
-        stream->left_ns = budget > takes ? budget - takes : 0;
         index = static_cast<size_t>(stream - g.streams);
         segment = ++stream->segments;
       }

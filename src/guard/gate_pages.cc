@@ -52,7 +52,7 @@ struct Pages {
   cuda::CUdeviceptr address;
   cuda::CUcontext registered_in;
   bool refused;
-  uint64_t min_open_ns, max_closed_ns;  // atomic
+  uint64_t min_open_ns, max_closed_ns, budget_ns;  // atomic
   uint64_t missing;                     // bits that nobody locked at the last look
 };
 constinit Pages p = {};
@@ -221,6 +221,7 @@ bool FetchGates() {
       }
       __atomic_store_n(&p.min_open_ns, reply.min_open_ns, __ATOMIC_RELAXED);
       __atomic_store_n(&p.max_closed_ns, reply.max_closed_ns, __ATOMIC_RELAXED);
+      __atomic_store_n(&p.budget_ns, reply.budget_ns, __ATOMIC_RELAXED);
       __atomic_store_n(&p.call, call, __ATOMIC_RELAXED);
       __atomic_store_n(&p.connection, ConnectionNumber(), __ATOMIC_RELAXED);
     } else {
@@ -271,6 +272,8 @@ GateBounds Bounds() {
   return {__atomic_load_n(&p.min_open_ns, __ATOMIC_RELAXED),
           __atomic_load_n(&p.max_closed_ns, __ATOMIC_RELAXED)};
 }
+
+uint64_t GateBudgetNs() { return __atomic_load_n(&p.budget_ns, __ATOMIC_RELAXED); }
 
 bool IsOwner() { return __atomic_load_n(&p.bit, __ATOMIC_RELAXED) != 0; }
 

@@ -31,6 +31,8 @@ struct GateBounds {
   uint64_t max_closed_ns;  // without a break
 };
 GateBounds Bounds();
+// Predicted work of a stream between two waits.
+uint64_t GateBudgetNs();
 
 // As an owner: closes, or opens, all gates that this process may close.
 bool IsOwner();

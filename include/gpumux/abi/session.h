@@ -290,6 +290,7 @@ struct gpumux_gate_reply {
    * closed no longer than so without a break. Not in the page, which owners may write. */
   uint64_t min_open_ns;
   uint64_t max_closed_ns;
+  uint64_t budget_ns; /* predicted work of one of its streams between two waits at the gate */
 };
 
 /* The process can give back memory that it only caches. It must have said hello on
@@ -329,7 +330,7 @@ static_assert(sizeof(gpumux_hold_descriptors) == 8);
 static_assert(sizeof(gpumux_mps_place_request) == 8);
 static_assert(sizeof(gpumux_mps_place_reply) == 8);
 static_assert(sizeof(gpumux_gate_request) == 8);
-static_assert(sizeof(gpumux_gate_reply) == 40);
+static_assert(sizeof(gpumux_gate_reply) == 48);
 static_assert(sizeof(gpumux_reclaim_listen) == 16);
 static_assert(sizeof(gpumux_reclaim_listening) == 8);
 static_assert(sizeof(gpumux_reclaim_request) == 16);
