@@ -163,12 +163,14 @@ def request(run, prepared_at):
     while time.perf_counter() < prepared_at:
         pass
     run()
+    launched = time.perf_counter()
     torch.cuda.synchronize()
+    return launched
 
 
 def requests(run, order, hint):
     rate, prepare = order["load"] / order["solo"], order["prepare"]
-    rnd, service, finish = random.Random(1), [], []
+    rnd, service, finish, launch = random.Random(1), [], [], []
     while time.time() < order["from"]:
         time.sleep(0.0002)
     start = time.perf_counter()
@@ -182,20 +184,23 @@ def requests(run, order, hint):
         a = time.perf_counter()
         if hint:
             with hint():
-                request(run, a + prepare)
+                launched = request(run, a + prepare)
         else:
-            request(run, a + prepare)
+            launched = request(run, a + prepare)
         b = time.perf_counter()
         service.append(b - a)
         finish.append(b - arrival)
+        launch.append(launched - a - prepare)
     busy_until = time.time()
     service.sort()
     finish.sort()
+    launch.sort()
 
     def at(values, part):
         return 1e3 * values[min(len(values) - 1, int(part * len(values)))] if values else None
 
-    return {"requests": len(service), "rate_per_s": rate, "service_p50_ms": at(service, 0.5), "service_p99_ms": at(service, 0.99),
+    return {"requests": len(service), "rate_per_s": rate, "launch_p50_ms": at(launch, 0.5), "launch_p99_ms": at(launch, 0.99),
+            "service_p50_ms": at(service, 0.5), "service_p99_ms": at(service, 0.99),
             "service_max_ms": at(service, 1), "finish_p50_ms": at(finish, 0.5), "finish_p99_ms": at(finish, 0.99), "ended_at": busy_until}
 
 

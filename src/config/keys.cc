@@ -57,7 +57,8 @@ std::vector<Key> MakeKeys() {
        .example = "\"users\""},
       {.path = {"gate", "budget_us"},
        .type = Type::kInteger,
-       .help = "microseconds of predicted work of a best-effort tenant between two looks at its gate: with less a "
+       .help = "microseconds of predicted work of a best-effort tenant between two looks at its gate: with "
+               "less a "
                "latency-critical one waits less, and each look costs a microsecond",
        .unset = "100",
        .example = "50",

@@ -21,7 +21,7 @@ namespace gpumux::guard {
 
 namespace {
 
-constexpr uint64_t kTurnBudgetNs = 500'000;  // of predicted work between two waits of a stream
+constexpr uint64_t kTurnBudgetNs = 500'000;       // of predicted work between two waits of a stream
 constexpr uint64_t kHintLastsNs = 1'000'000'000;  // without any work: a hint that was not taken back
 constexpr unsigned kOrigins = 16;
 constexpr uint32_t kHashSize = 1024;  // a power of two, above GPUMUX_GATE_STREAMS
@@ -31,8 +31,8 @@ struct Stream {
   uint64_t id;  // 0: free
   cuda::CUstream handle;
   cuda::CUcontext context;
-  int thread;         // of a thread's own default stream; else 0
-  bool dirty;         // not known to be complete
+  int thread;  // of a thread's own default stream; else 0
+  bool dirty;  // not known to be complete
   SegmentBudget budget;
   uint64_t launched;  // count
   uint64_t segments;  // that were begun
@@ -296,8 +296,9 @@ void GatedLaunch::Enter(uint32_t word, cuda::CUstream handle, bool per_thread, c
       if (learns) TakeSamples(context);
       const uint64_t takes = work.ns ? work.ns : PredictNs(key);
       static_assert(kUnknownNs == 0);
-      wait = !stream || stream->budget.TakesWait(static_cast<int64_t>(latency ? GateBudgetNs() : kTurnBudgetNs),
-                                                 static_cast<int64_t>(takes), latency);
+      wait =
+          !stream || stream->budget.TakesWait(static_cast<int64_t>(latency ? GateBudgetNs() : kTurnBudgetNs),
+                                              static_cast<int64_t>(takes), latency);
       if (wait && stream) {
         index = static_cast<size_t>(stream - g.streams);
         segment = ++stream->segments;

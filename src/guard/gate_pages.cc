@@ -53,7 +53,7 @@ struct Pages {
   cuda::CUcontext registered_in;
   bool refused;
   uint64_t min_open_ns, max_closed_ns, budget_ns;  // atomic
-  uint64_t missing;                     // bits that nobody locked at the last look
+  uint64_t missing;                                // bits that nobody locked at the last look
 };
 constinit Pages p = {};
 
