@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch programs of the benchmarks of sharing; lines of JSON on stdout, orders on stdin.
 
-usage: torch_programs.py training KIND     resnet (ResNet-50, batch 128) or encoder (36 layers, width 1280, batch 8 x 512), bf16 autocast
+usage: torch_programs.py training KIND     resnet (ResNet-50, batch 128) or encoder (36 layers, width 1280, batch 8 x 512), bf16 autocast;
+                                           encoder-graph: the same, each step one launch of a CUDA graph
        torch_programs.py latency           requests of a 12-layer encoder (width 768, batch 1 x 128, fp16), eager and as a CUDA graph,
                                            and of a 24-layer one (width 2048, batch 8 x 256) as a graph
 Orders, one a line: {"from": EPOCH, "to": EPOCH} a window of training; {"kind": "eager"|"graph"|"long", "from", "to", "load": 0.2, "solo":
@@ -49,12 +50,18 @@ def step_of(kind):
 
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
 
-    def step():
+    def work():
         optimizer.zero_grad(set_to_none=True)
-        with torch.autocast("cuda", dtype=torch.bfloat16):
+        with torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=not kind.endswith("-graph")):
             value = loss()
         value.backward()
         optimizer.step()
+
+    if kind.endswith("-graph"):
+        work = captured(work)
+
+    def step():
+        work()
         torch.cuda.synchronize()
 
     return step
@@ -135,13 +142,11 @@ def latency():
 
 
 def captured(run):
-    for _ in range(10):
-        run()
-    torch.cuda.synchronize()
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        run()
+        for _ in range(10):
+            run()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

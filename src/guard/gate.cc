@@ -14,6 +14,7 @@
 #include "guard/gate_pages.h"
 #include "guard/gate_threads.h"
 #include "guard/gate_waits.h"
+#include "guard/graph_segments.h"
 #include "guard/lock.h"
 #include "guard/segment_budget.h"
 
@@ -424,6 +425,11 @@ void CaptureEnds(cuda::CUstream stream, bool per_thread) {
   if (g.captures == before && before > known) __atomic_store_n(&g.captures, before - 1, __ATOMIC_RELAXED);
 }
 
+uint64_t PredictWorkNs(const Work& work) {
+  Held held(g.lock);
+  return PredictNs(KeyOf(work));
+}
+
 void ForgetGraphWork(cuda::CUgraphExec exec) {
   if (!OwnGate()) return;
   Held held(g.lock);
@@ -490,6 +496,7 @@ void GateContextEnds(cuda::CUcontext context) {
 void GateContextGone(cuda::CUcontext context) {
   if (!OwnGate()) return;
   GateContextEnds(context);
+  DropGraphCopies(context);
   Held held(g.lock);
   ForgetSamples(context);
   GateAddressGone(context);
@@ -513,6 +520,7 @@ void ForgetGate() {
   ForgetDurations();
   ForgetGatePages();
   ForgetGateThreads();
+  ForgetGraphSegments();
 }
 
 }  // namespace gpumux::guard

@@ -66,6 +66,8 @@ void CaptureBegins(cuda::CUstream stream, bool per_thread);
 void CaptureEnds(cuda::CUstream stream, bool per_thread);
 // Before the driver destroys it.
 void StreamGone(cuda::CUstream stream);
+// How long it takes, as far as that was learnt; else 0.
+uint64_t PredictWorkNs(const Work& work);
 // What was learnt of a graph, or of all functions, is of others from now on.
 void ForgetGraphWork(cuda::CUgraphExec exec);
 void ForgetFunctionWork();

@@ -4,6 +4,7 @@
 #include "guard/clock.h"
 #include "guard/driver.h"
 #include "guard/gate_pages.h"
+#include "guard/graph_segments.h"
 #include "guard/thread.h"
 
 namespace gpumux::guard {
@@ -79,6 +80,7 @@ void WaitAtGate(gpumux_gate_page* page, cuda::CUstream stream, const gpumux_gate
   Put done = put();
   if (done == Put::kNotThere) {
     GateAddressGone(nullptr);
+    DropGraphCopies(nullptr);
     done = put();
   }
   if (done != Put::kDone) WaitHere(page, stream, may_ask);

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory nodes of graphs. A node takes nothing; the device gives the memory when
-// the executable graph is uploaded or launched first, in the steps of a pool,
-// and keeps it until it is trimmed. So the launch is what may be refused, as the
-// driver itself does it on a full device. Graphs without such nodes cost one
-// load (launch_hooks.cc).
+// Executable graphs: what they take, and what changes them. Memory nodes: a node takes nothing; the device
+// gives the memory when the executable graph is uploaded or launched first, in the steps of a pool, and keeps
+// it until it is trimmed. So the launch is what may be refused, as the driver itself does it on a full
+// device. Graphs without such nodes cost one load (launch_hooks.cc).
 #include <string.h>
 
 #include "guard/allocations.h"
@@ -14,6 +13,7 @@
 #include "guard/driver_objects.h"
 #include "guard/gate.h"
 #include "guard/graph_content.h"
+#include "guard/graph_segments.h"
 #include "guard/graphs.h"
 #include "guard/local_memory.h"
 #include "guard/lock.h"
@@ -140,6 +140,23 @@ CUresult WithMemory(const GraphContent& content, uint64_t* grown, Call&& call) {
   return r;
 }
 
+CUresult Destroy(CUgraphExec exec) {
+  const CUresult r = Through(Real().cuGraphExecDestroy, exec);
+  if (r != CUDA_SUCCESS || !InForce()) return r;
+  {
+    Held held(g_lock);
+    g_needs.Erase(reinterpret_cast<uint64_t>(exec), nullptr);
+    __atomic_store_n(&g_graphs_with_memory, static_cast<uint32_t>(g_needs.size()), __ATOMIC_RELAXED);
+  }
+  Exec gone = {nullptr, 0};
+  {
+    Held held(g_exec_lock);
+    g_execs.Erase(reinterpret_cast<uint64_t>(exec), &gone);
+  }
+  RemoveObjects(Objects::kGraphNodes, gone.nodes, gone.context);
+  return r;
+}
+
 // `uploads`: the graph is uploaded in the same call, and takes its memory.
 template <typename Call>
 CUresult Instantiate(CUgraphExec* exec, CUgraph graph, bool uploads, Call&& call) {
@@ -165,12 +182,20 @@ CUresult Instantiate(CUgraphExec* exec, CUgraph graph, bool uploads, Call&& call
   return r;
 }
 
-bool Uploads(const CUDA_GRAPH_INSTANTIATE_PARAMS* params) {
-  constexpr cuuint64_t kUpload = 2;
+// The same for the program, whose graph may be launched in segments.
+template <typename Call>
+CUresult InstantiateFor(CUgraphExec* exec, CUgraph graph, cuuint64_t flags, bool uploads, Call&& call) {
+  const CUresult r = Instantiate(exec, graph, uploads, call);
+  if (r == CUDA_SUCCESS && exec) RememberGraph(*exec, graph, flags);
+  return r;
+}
+
+cuuint64_t FlagsOf(const CUDA_GRAPH_INSTANTIATE_PARAMS* params) {
   cuuint64_t flags = 0;  // the first member
   if (params) memcpy(&flags, params, sizeof flags);
-  return (flags & kUpload) != 0;
+  return flags;
 }
+constexpr cuuint64_t kUpload = 2;
 
 // An executable graph is changed in the context in which it was made, be it
 // current or not: made current for the time of the call if none is.
@@ -214,12 +239,14 @@ CUresult ChangeGraph(CUgraphExec exec, LocalBytes&& local_bytes, Call&& call) {
 // A kernel is looked up in the current context; without one the driver refuses.
 template <typename Call>
 CUresult ChangeKernel(CUgraphExec exec, CUfunction func, CUkernel kern, Call&& call) {
+  GraphChanges(exec);
   if (!InForce() || !CurrentContext()) return call();
   return ChangeGraph(exec, [&] { return LocalBytesOfKernel(func, kern); }, call);
 }
 
 template <typename Call>
 CUresult ChangeNodes(CUgraphExec exec, CUgraph graph, Call&& call) {
+  GraphChanges(exec);
   if (!InForce()) return call();
   return ChangeGraph(exec, [&] { return ReadGraph(graph).local_bytes; }, call);
 }
@@ -248,6 +275,13 @@ CUresult RunGraph(CUgraphExec exec, CUresult (*call)(CUgraphExec, CUstream), CUs
   return r;
 }
 
+CUresult InstantiateOwn(CUgraphExec* exec, CUgraph graph, cuuint64_t flags) {
+  return Instantiate(exec, graph, /*uploads=*/false,
+                     [&] { return Through(Real().cuGraphInstantiateWithFlags, exec, graph, flags); });
+}
+
+void DestroyOwn(CUgraphExec exec) { Destroy(exec); }
+
 void ForgetGraphs() {
   g_lock.Reset();
   g_needs.Forget();
@@ -265,50 +299,40 @@ extern "C" {
 
 CUresult cuGraphInstantiate(CUgraphExec* exec, CUgraph graph, CUgraphNode* error_node, char* log,
                             size_t bytes) {
-  return Instantiate(exec, graph, false,
-                     [&] { return Through(Real().cuGraphInstantiate, exec, graph, error_node, log, bytes); });
+  return InstantiateFor(exec, graph, 0, false, [&] {
+    return Through(Real().cuGraphInstantiate, exec, graph, error_node, log, bytes);
+  });
 }
 
 CUresult cuGraphInstantiate_v2(CUgraphExec* exec, CUgraph graph, CUgraphNode* error_node, char* log,
                                size_t bytes) {
-  return Instantiate(exec, graph, false, [&] {
+  return InstantiateFor(exec, graph, 0, false, [&] {
     return Through(Real().cuGraphInstantiate_v2, exec, graph, error_node, log, bytes);
   });
 }
 
 CUresult cuGraphInstantiateWithFlags(CUgraphExec* exec, CUgraph graph, unsigned long long flags) {
-  return Instantiate(exec, graph, false,
-                     [&] { return Through(Real().cuGraphInstantiateWithFlags, exec, graph, flags); });
+  return InstantiateFor(exec, graph, flags, false,
+                        [&] { return Through(Real().cuGraphInstantiateWithFlags, exec, graph, flags); });
 }
 
 CUresult cuGraphInstantiateWithParams(CUgraphExec* exec, CUgraph graph,
                                       CUDA_GRAPH_INSTANTIATE_PARAMS* params) {
-  return Instantiate(exec, graph, Uploads(params),
-                     [&] { return Through(Real().cuGraphInstantiateWithParams, exec, graph, params); });
+  return InstantiateFor(exec, graph, FlagsOf(params), (FlagsOf(params) & kUpload) != 0,
+                        [&] { return Through(Real().cuGraphInstantiateWithParams, exec, graph, params); });
 }
 
 CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec* exec, CUgraph graph,
                                            CUDA_GRAPH_INSTANTIATE_PARAMS* params) {
-  return Instantiate(exec, graph, Uploads(params),
-                     [&] { return Through(Real().cuGraphInstantiateWithParams_ptsz, exec, graph, params); });
+  return InstantiateFor(exec, graph, FlagsOf(params), (FlagsOf(params) & kUpload) != 0, [&] {
+    return Through(Real().cuGraphInstantiateWithParams_ptsz, exec, graph, params);
+  });
 }
 
 CUresult cuGraphExecDestroy(CUgraphExec exec) {
   ForgetGraphWork(exec);
-  const CUresult r = Through(Real().cuGraphExecDestroy, exec);
-  if (r != CUDA_SUCCESS || !InForce()) return r;
-  {
-    Held held(g_lock);
-    g_needs.Erase(reinterpret_cast<uint64_t>(exec), nullptr);
-    __atomic_store_n(&g_graphs_with_memory, static_cast<uint32_t>(g_needs.size()), __ATOMIC_RELAXED);
-  }
-  Exec gone = {nullptr, 0};
-  {
-    Held held(g_exec_lock);
-    g_execs.Erase(reinterpret_cast<uint64_t>(exec), &gone);
-  }
-  RemoveObjects(Objects::kGraphNodes, gone.nodes, gone.context);
-  return r;
+  GraphGone(exec);
+  return Destroy(exec);
 }
 
 CUresult cuGraphExecKernelNodeSetParams(CUgraphExec exec, CUgraphNode node,
@@ -346,6 +370,57 @@ CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdate
 CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraph child) {
   return ChangeNodes(exec, child,
                      [&] { return Through(Real().cuGraphExecChildGraphNodeSetParams, exec, node, child); });
+}
+
+CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_MEMCPY3D* params,
+                                        CUcontext ctx) {
+  GraphChanges(exec);
+  return Through(Real().cuGraphExecMemcpyNodeSetParams, exec, node, params, ctx);
+}
+
+CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec exec, CUgraphNode node,
+                                        const CUDA_MEMSET_NODE_PARAMS* params, CUcontext ctx) {
+  GraphChanges(exec);
+  return Through(Real().cuGraphExecMemsetNodeSetParams, exec, node, params, ctx);
+}
+
+CUresult cuGraphExecHostNodeSetParams(CUgraphExec exec, CUgraphNode node,
+                                      const CUDA_HOST_NODE_PARAMS* params) {
+  GraphChanges(exec);
+  return Through(Real().cuGraphExecHostNodeSetParams, exec, node, params);
+}
+
+CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec exec, CUgraphNode node, CUevent event) {
+  GraphChanges(exec);
+  return Through(Real().cuGraphExecEventRecordNodeSetEvent, exec, node, event);
+}
+
+CUresult cuGraphExecEventWaitNodeSetEvent(CUgraphExec exec, CUgraphNode node, CUevent event) {
+  GraphChanges(exec);
+  return Through(Real().cuGraphExecEventWaitNodeSetEvent, exec, node, event);
+}
+
+CUresult cuGraphExecExternalSemaphoresSignalNodeSetParams(CUgraphExec exec, CUgraphNode node,
+                                                          const CUDA_EXT_SEM_SIGNAL_NODE_PARAMS* params) {
+  GraphChanges(exec);
+  return Through(Real().cuGraphExecExternalSemaphoresSignalNodeSetParams, exec, node, params);
+}
+
+CUresult cuGraphExecExternalSemaphoresWaitNodeSetParams(CUgraphExec exec, CUgraphNode node,
+                                                        const CUDA_EXT_SEM_WAIT_NODE_PARAMS* params) {
+  GraphChanges(exec);
+  return Through(Real().cuGraphExecExternalSemaphoresWaitNodeSetParams, exec, node, params);
+}
+
+CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec exec, CUgraphNode node,
+                                            const CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
+  GraphChanges(exec);
+  return Through(Real().cuGraphExecBatchMemOpNodeSetParams, exec, node, params);
+}
+
+CUresult cuGraphNodeSetEnabled(CUgraphExec exec, CUgraphNode node, unsigned enabled) {
+  GraphChanges(exec);
+  return Through(Real().cuGraphNodeSetEnabled, exec, node, enabled);
 }
 
 CUresult cuGraphUpload(CUgraphExec exec, CUstream stream) {

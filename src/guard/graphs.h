@@ -15,6 +15,10 @@ extern constinit uint32_t g_graphs_with_memory;
 cuda::CUresult RunGraph(cuda::CUgraphExec exec, cuda::CUresult (*call)(cuda::CUgraphExec, cuda::CUstream),
                         cuda::CUstream stream);
 
+// A graph of the guard's own, charged as the program's are.
+cuda::CUresult InstantiateOwn(cuda::CUgraphExec* exec, cuda::CUgraph graph, cuda::cuuint64_t flags);
+void DestroyOwn(cuda::CUgraphExec exec);
+
 // In the child of a fork.
 void ForgetGraphs();
 

@@ -7,6 +7,7 @@
 #include "guard/capturing.h"
 #include "guard/driver.h"
 #include "guard/gate.h"
+#include "guard/graph_segments.h"
 #include "guard/graphs.h"
 #include "guard/local_memory.h"
 #include "guard/session.h"
@@ -113,8 +114,11 @@ template <auto Entry>
 __attribute__((noinline, cold)) CUresult LaunchGraphBeside(CUgraphExec graph, Where where) {
   const uint32_t word = LaunchWord();
   if (word & GPUMUX_LAUNCH_STOPS) return EndWork();
-  const GatedLaunch gate(word, where.stream, where.per_thread, WorkOf(graph, kNoShape));
-  return LaunchGraphNow<Entry>(graph, where.stream);
+  const GraphLaunch launch(graph, word, where.stream, where.per_thread);
+  Work work = WorkOf(graph, kNoShape);
+  work.ns = launch.ns();
+  const GatedLaunch gate(word, where.stream, where.per_thread, work);
+  return LaunchGraphNow<Entry>(launch.exec(), where.stream);
 }
 
 template <auto Entry>

@@ -7,6 +7,9 @@
 //   works            kernels of 200 us, four under way, until it is told to stop
 //   captures         captures graphs in one thread, so that no unsafe call may be made by any,
 //                    while another launches kernels of ever other shapes, until it is told to stop
+//   graphs           a graph of 40 kernels of 5 ms, each followed by a function on the host that checks what
+//                    comes before it, again and again; told to change, it has another such function at its
+//                    end
 //   frees            eight such kernels, and frees memory, which waits for them
 //   returns          eight such kernels, and returns from main; exits: calls exit()
 //   forks            as works, in a child that has its own context
@@ -111,6 +114,128 @@ void Captures() {
   beside.join();
 }
 
+// A graph: kernels one after another, each followed by a mark; of every fourth a second mark beside it.
+class MarkedGraph {
+ public:
+  static constexpr int kSteps = 40;
+
+  MarkedGraph() {
+    Must(CU(cuStreamCreate, CUstream*, unsigned)(&stream_, CU_STREAM_NON_BLOCKING), "stream");
+    Must(CU(cuStreamCreate, CUstream*, unsigned)(&beside_, CU_STREAM_NON_BLOCKING), "stream");
+    Must(CU(cuEventCreate, CUevent*, unsigned)(&fork_, 0), "event");
+    Must(CU(cuEventCreate, CUevent*, unsigned)(&join_, 0), "event");
+    Must(CU(cuStreamBeginCapture_v2, CUstream, CUstreamCaptureMode)(stream_, CU_STREAM_CAPTURE_MODE_RELAXED),
+         "begin");
+    for (int i = 0; i < kSteps; ++i) Step(i);
+    Must(CU(cuStreamEndCapture, CUstream, CUgraph*)(stream_, &graph_), "end");
+    Must(CU(cuGraphInstantiateWithFlags, CUgraphExec*, CUgraph, unsigned long long)(&exec_, graph_, 0),
+         "instantiate");
+  }
+
+  void Run() {
+    for (Mark& mark : marks_) mark.seen = 0;
+    Must(CU(cuGraphLaunch, CUgraphExec, CUstream)(exec_, stream_), "launch of the graph");
+    Must(CU(cuStreamSynchronize, CUstream)(stream_), "wait");
+    for (const Mark& mark : marks_)
+      if (mark.seen != mark.there) Fail("a mark was passed %d times", mark.seen);
+  }
+
+  // Its last mark is another one from now on.
+  void Change() {
+    size_t count = 0;
+    Must(CU(cuGraphGetNodes, CUgraph, CUgraphNode*, size_t*)(graph_, nullptr, &count), "nodes");
+    std::vector<CUgraphNode> nodes(count);
+    Must(CU(cuGraphGetNodes, CUgraph, CUgraphNode*, size_t*)(graph_, nodes.data(), &count), "nodes");
+    Mark& old = marks_[kSteps - 1];
+    Mark& other = marks_.back();
+    other = old;
+    old.there = false;
+    const struct {
+      void (*function)(void*);
+      void* of;
+    } params = {&Pass, &other};
+    Must(
+        CU(cuGraphExecHostNodeSetParams, CUgraphExec, CUgraphNode, const void*)(exec_, nodes.back(), &params),
+        "change");
+  }
+
+  ~MarkedGraph() {
+    Must(CU(cuGraphExecDestroy, CUgraphExec)(exec_), "destroy");
+    Must(CU(cuGraphDestroy, CUgraph)(graph_), "destroy");
+  }
+  MarkedGraph(const MarkedGraph&) = delete;
+  MarkedGraph& operator=(const MarkedGraph&) = delete;
+
+ private:
+  struct Mark {
+    int seen = 0;
+    bool there = true;
+    const Mark* before = nullptr;
+    bool counts = true;
+  };
+
+  template <typename... A>
+  static void Fail(const char* format, A... args) {
+    printf(format, args...);
+    fflush(stdout);
+    _exit(1);
+  }
+
+  static void Pass(void* of) {
+    auto* mark = static_cast<Mark*>(of);
+    if (mark->before && mark->before->seen != 1) Fail("a mark before the one that it comes after");
+    ++mark->seen;
+    if (mark->counts) ++state->done;
+  }
+
+  void PutMark(CUstream stream, Mark* mark, const Mark* before) {
+    mark->before = before;
+    Must(CU(cuLaunchHostFunc, CUstream, void (*)(void*), void*)(stream, &Pass, mark), "mark");
+  }
+
+  void Step(int i) {
+    const Mark* before = i > 0 ? &marks_[i - 1] : nullptr;
+    Must(Spin(5'000'000, stream_), "capture");
+    const bool forks = i % 4 == 3 && i + 1 < kSteps;
+    if (forks) {
+      Must(CU(cuEventRecord, CUevent, CUstream)(fork_, stream_), "fork");
+      Must(CU(cuStreamWaitEvent, CUstream, CUevent, unsigned)(beside_, fork_, 0), "fork");
+      Mark* second = &marks_[kSteps + i / 4];
+      second->counts = false;
+      Must(Spin(1'000'000, beside_), "capture");
+      PutMark(beside_, second, before);
+      Must(CU(cuEventRecord, CUevent, CUstream)(join_, beside_), "join");
+    }
+    PutMark(stream_, &marks_[i], before);
+    if (forks) Must(CU(cuStreamWaitEvent, CUstream, CUevent, unsigned)(stream_, join_, 0), "join");
+  }
+
+  CUstream stream_ = nullptr, beside_ = nullptr;
+  CUevent fork_ = nullptr, join_ = nullptr;
+  CUgraph graph_ = nullptr;
+  CUgraphExec exec_ = nullptr;
+  std::vector<Mark> marks_ = MakeMarks();
+  static std::vector<Mark> MakeMarks() {
+    std::vector<Mark> marks(kSteps + kSteps / 4);
+    marks.back().there = false;
+    return marks;
+  }
+};
+
+void Graphs() {
+  MarkedGraph graph;
+  bool changed = false;
+  while (NotStopped()) {
+    if (state->command == kChange && !changed) {
+      changed = true;
+      graph.Change();
+      graph.Run();
+      state->ready = kDid;
+    }
+    graph.Run();
+  }
+}
+
 int Frees() {
   CUdeviceptr memory;
   Must(Alloc(&memory, 1 << 20), "memory");
@@ -198,6 +323,7 @@ int Main(int argc, char** argv) {
   WaitForGo();
   if (role == "works") Works();
   if (role == "captures") Captures();
+  if (role == "graphs") Graphs();
   if (role == "busy" || role == "closes-files") Busy();
   if (role == "needs") Needs(argv[3]);
   if (role == "returns" || role == "exits") Queue();

@@ -71,6 +71,30 @@ TEST(Gate, AMeasurementEndsNoCaptureOfAnotherThread) {
   ExpectEnds(owner);
 }
 
+// A launch that takes 200 ms stops in its midst, its order is kept, and it is as its program wants it to be.
+TEST(Gate, HoldsALongGraphBackInItsMidst) {
+  constexpr uint64_t kSteps = 40;
+  GateBox box;
+  // The second one does nothing: because of it there is a gate until the end.
+  GateTenant owner = box.Latency("busy", /*waits=*/true), idle = box.Latency("busy", /*waits=*/true),
+             held = box.BestEffort("graphs");
+  // Its time is learnt from the first launches.
+  EXPECT_TRUE(GoesOn(held, 6 * kSteps));
+  EXPECT_TRUE(
+      WaitUntil("it is at the beginning of a launch", [&] { return held.state->done % kSteps == 3; }));
+  owner.Go();
+  EXPECT_TRUE(IsHeld(held));
+  EXPECT_GT(held.state->done % kSteps, 2u);
+  EXPECT_LT(held.state->done % kSteps, 20u);
+  ExpectEnds(owner);
+  EXPECT_TRUE(GoesOn(held, 2 * kSteps));
+  held.state->command = kChange;
+  EXPECT_TRUE(WaitUntil("it ran as it was changed", [&] { return held.state->ready == kDid; }));
+  EXPECT_TRUE(GoesOn(held, kSteps));
+  ExpectEnds(held);
+  ExpectEnds(idle);
+}
+
 TEST(Gate, TwoOwnersHoldItTogether) {
   GateBox box;
   GateTenant held = box.BestEffort(), one = box.Latency(), other = box.Latency();

@@ -17,9 +17,9 @@ namespace gpumux::test {
 struct ProgramState {
   std::atomic<uint64_t> done;     // kernels whose end the program has seen
   std::atomic<uint32_t> ready;    // 1: it has its context; 2: it did what it was told
-  std::atomic<uint32_t> command;  // 1: go; 2: stop
+  std::atomic<uint32_t> command;  // 1: go; 2: stop; 3: do what the role says of this
 };
-enum : uint32_t { kReady = 1, kDid = 2, kGo = 1, kStop = 2 };
+enum : uint32_t { kReady = 1, kDid = 2, kGo = 1, kStop = 2, kChange = 3 };
 
 inline ProgramState* MapState(const std::string& path) {
   const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);

@@ -318,7 +318,13 @@ struct CUlaunchConfig {
 
 enum CUgraphNodeType : int {
   CU_GRAPH_NODE_TYPE_KERNEL = 0,
+  CU_GRAPH_NODE_TYPE_MEMCPY = 1,
+  CU_GRAPH_NODE_TYPE_MEMSET = 2,
+  CU_GRAPH_NODE_TYPE_HOST = 3,
   CU_GRAPH_NODE_TYPE_GRAPH = 4,
+  CU_GRAPH_NODE_TYPE_EMPTY = 5,
+  CU_GRAPH_NODE_TYPE_WAIT_EVENT = 6,
+  CU_GRAPH_NODE_TYPE_EVENT_RECORD = 7,
   CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10,
 };
 
@@ -343,6 +349,13 @@ struct CUDA_KERNEL_NODE_PARAMS_v2 {
   CUcontext ctx;
 };
 
+struct CUDA_BATCH_MEM_OP_NODE_PARAMS {
+  CUcontext ctx;
+  unsigned count;
+  CUstreamBatchMemOpParams* paramArray;
+  unsigned flags;
+};
+
 struct CUDA_MEM_ALLOC_NODE_PARAMS {
   CUmemPoolProps poolProps;
   const CUmemAccessDesc* accessDescs;
@@ -358,6 +371,11 @@ enum CUfunction_attribute : int {
 enum CUjit_option : int;
 enum CUlibraryOption : int;
 struct CUgraphNodeParams;  // starts with its CUgraphNodeType
+struct CUDA_MEMCPY3D;
+struct CUDA_MEMSET_NODE_PARAMS;
+struct CUDA_HOST_NODE_PARAMS;
+struct CUDA_EXT_SEM_SIGNAL_NODE_PARAMS;
+struct CUDA_EXT_SEM_WAIT_NODE_PARAMS;
 struct CUgraphEdgeData;
 struct CUgraphExecUpdateResultInfo;
 struct CUDA_LAUNCH_PARAMS {
