@@ -5,8 +5,8 @@
 usage: gate_cost.py --gpumux PREFIX/bin/gpumux --guard-cost PREFIX/bench/guard_cost --out DIR [--rounds N] [--budgets 100,50,25]
   launch  what the guard adds to a launch on the host (call by call beside the driver's own function, in one process): of a tenant
           of priority normal, of a latency-critical one, of a best-effort one with nobody who could close its gate and with somebody
-  share   of a best-effort program's speed with full-GPU kernels of 20, 50 and 200 us back to back, what its waits take: in turn beside
-          nobody and beside an idle latency-critical tenant
+  share   of a best-effort program's speed with full-GPU kernels back to back, what its waits take: in turn beside an idle tenant of
+          priority normal and beside an idle latency-critical one (a second client of MPS alone costs each kernel a little)
 Writes DIR/gate-cost.json. On a machine without a GPU the software GPU stands in, and says so.
 """
 import argparse
@@ -19,11 +19,11 @@ import time
 from together import Together, arguments, say
 
 
-def idle_owner(run, mode):
-    """A latency-critical tenant with a context, which launches once in a long while."""
-    ready = os.path.join(run.b.dir, f"owner-{time.monotonic_ns()}")
-    process = run.start("owner", run.workload("--kernel-us", 10, "--rate", 0.01, "--seconds", 1000, "--ready", ready),
-                        "--mode", mode, "--priority", "latency")
+def idle(run, mode, priority):
+    """A tenant with a context, which launches once in a long while."""
+    ready = os.path.join(run.b.dir, f"idle-{time.monotonic_ns()}")
+    process = run.start("idle", run.workload("--kernel-us", 10, "--rate", 0.01, "--seconds", 1000, "--ready", ready),
+                        "--mode", mode, "--priority", priority)
     until = time.time() + 60
     while not os.path.exists(ready) and time.time() < until and process.poll() is None:
         time.sleep(0.05)
@@ -60,7 +60,7 @@ def launch(run, data):
         once("normal", "--mode", "timeslice")
         once("latency", "--mode", "timeslice", "--priority", "latency")
         once("best-effort", "--mode", "timeslice", "--priority", "best-effort")
-        owner = idle_owner(run, "timeslice")
+        owner = idle(run, "timeslice", "latency")
         report = once("best-effort beside an owner", "--mode", "timeslice", "--priority", "best-effort")
         end(owner)
     for name, reports in data.items():
@@ -77,15 +77,19 @@ def share(run, data, budget):
                                                                1024, "--seconds", seconds), ["--mode", "mps", "--priority", "best-effort"])], seconds)
         return report.get("rate_per_s") or 0, (tenants.get("be", {}).get("gate") or {}).get("waits")
 
+    def beside_idle(us, priority):
+        other = idle(run, "mps", priority)
+        try:
+            return rate(us)
+        finally:
+            end(other)
+
     for us in run.args.kernels:
         if not run.time_for(f"share of {us} us kernels at {budget} us", run.args.rounds * 2 * (run.args.seconds + 4)):
             continue
         pairs = []
         for _ in range(run.args.rounds):
-            without, _ = rate(us)
-            owner = idle_owner(run, "mps")
-            beside, waits = rate(us)
-            end(owner)
+            (without, _), (beside, waits) = (beside_idle(us, priority) for priority in ("normal", "latency"))
             pairs.append({"without": without, "with": beside, "waits": waits})
         ratio = statistics.median(p["with"] / p["without"] for p in pairs if p["without"])
         data.append({"kernel_us": us, "budget_us": budget, "pairs": pairs, "speed": ratio})

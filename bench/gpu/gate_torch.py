@@ -4,8 +4,8 @@
 
 usage: gate_torch.py --gpumux PREFIX/bin/gpumux --out DIR [--seconds S] [--arrangements A,B] [--trainings encoder,resnet]
                      [--requests eager,graph,long] [--loads 0.2,0.5]
-Arrangements are those of together.py, and "idle-mps": the latency-critical program alone as a tenant of mode mps. Service time and arrival to finish of each window of requests, the training's steps against alone. In rows marked "hint" a request works
-500 us on the processor first (alone too), and says gpumux.latency_critical() when it arrives. Writes DIR/gate-torch.json.
+Arrangements are those of together.py, and "idle-mps": the latency-critical program alone as a tenant of mode mps. Service time and arrival to finish of each window of requests, the training's steps against alone. In rows marked "hint" (of the first load) a request
+works 500 us on the processor first (alone too), and says gpumux.latency_critical() when it arrives. Writes DIR/gate-torch.json.
 """
 import argparse
 import sys
@@ -18,7 +18,8 @@ PREPARE_S = 500e-6
 
 def windows_of(run, hints):
     """(kind, load, hint) of one pair of programs."""
-    return [(kind, load, hint) for load in run.args.loads for kind in run.args.requests for hint in ((False, True) if hints else (False,))]
+    return [(kind, load, hint) for load in run.args.loads for kind in run.args.requests
+            for hint in ((False, True) if hints and load == run.args.loads[0] else (False,))]
 
 
 def name_of(kind, load, hint):

@@ -67,7 +67,7 @@ def torch(run):
             t.wait_ready()
             alone[kind] = t.window(seconds)
         say(f"{kind} alone: {alone[kind]}")
-    plan = [("timeslice", None), ("turns", None), ("turns", (75, 25)), ("turns", (25, 75))]
+    plan = [("timeslice", None), ("turns", None), ("turns", (75, 25))]
     for mode, share in plan:
         name = f"trainings {share or ''}".strip()
         if not run.time_for(f"{name}, {mode}", seconds + 25):

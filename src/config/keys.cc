@@ -60,7 +60,7 @@ std::vector<Key> MakeKeys() {
        .help = "microseconds of predicted work of a best-effort tenant between two looks at its gate: with "
                "less a "
                "latency-critical one waits less, and each look costs a microsecond",
-       .unset = "120",
+       .unset = "100",
        .example = "50",
        .least = 10,
        .most = 10000},

@@ -19,7 +19,7 @@ namespace gpumux::daemon {
 struct GateTimes {
   Time min_open = std::chrono::milliseconds(50);  // of each second
   Time max_closed = std::chrono::seconds(1);
-  Time budget = std::chrono::microseconds(120);  // of predicted work between two waits
+  Time budget = std::chrono::microseconds(100);  // of predicted work between two waits
 };
 
 // Whose gates there are, and who may close them (docs/design/gate.md). Opening and closing
