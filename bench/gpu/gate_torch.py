@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A latency-critical PyTorch program beside a training, arrangement by arrangement, on a machine with a GPU.
 
-usage: gate_torch.py --gpumux PREFIX/bin/gpumux --out DIR [--seconds S] [--arrangements A,B] [--trainings encoder,resnet]
+usage: gate_torch.py --gpumux PREFIX/bin/gpumux --out DIR [--seconds S] [--cells TRAINING:ARRANGEMENT[:LOAD],...]
                      [--requests eager,graph,long] [--loads 0.2,0.5]
-Arrangements are those of together.py, and "idle-mps": the latency-critical program alone as a tenant of mode mps. Service time and arrival to finish of each window of requests, the training's steps against alone. In rows marked "hint" (of the first load) a request
+Trainings are those of torch_programs.py, arrangements those of together.py; without a LOAD all of --loads. "idle-mps" in place of
+a training: the latency-critical program alone as a tenant of mode mps. Service time and arrival to finish of each window of requests, the training's steps against alone. In rows marked "hint" (of the first load) a request
 works 500 us on the processor first (alone too), and says gpumux.latency_critical() when it arrives. Writes DIR/gate-torch.json.
 """
 import argparse
@@ -16,9 +17,9 @@ from torch_mix import Latency, Training
 PREPARE_S = 500e-6
 
 
-def windows_of(run, hints):
+def windows_of(run, hints, loads):
     """(kind, load, hint) of one pair of programs."""
-    return [(kind, load, hint) for load in run.args.loads for kind in run.args.requests
+    return [(kind, load, hint) for load in loads for kind in run.args.requests
             for hint in ((False, True) if hints and load == run.args.loads[0] else (False,))]
 
 
@@ -30,31 +31,33 @@ def measure(run):
     data = {"solo_s": {}, "alone": {}, "training_alone": {}, "cells": []}
     with Latency(run, "lc", None) as lc:
         data["solo_s"] = lc.wait_ready()["solo"]
-        for kind, load, hint in windows_of(run, True):
-            got, _ = lc.requests(kind, load, data["solo_s"][kind], run.args.seconds, PREPARE_S if hint else 0)
-            data["alone"][name_of(kind, load, hint)] = got
-            say(f"alone {name_of(kind, load, hint)}: service p50 {got['service_p50_ms']:.3f} p99 {got['service_p99_ms']:.3f}, "
-                f"finish p99 {got['finish_p99_ms']:.3f} ms")
-    if "idle-mps" in run.args.arrangements:
+        alone(run, lc, data, True, "")
+    if ["idle-mps"] in run.args.cells:
         with Latency(run, "lc", *ARRANGEMENTS["gate-mps"][0]) as lc:
             lc.wait_ready()
-            for kind, load, hint in windows_of(run, False):
-                got, _ = lc.requests(kind, load, data["solo_s"][kind], run.args.seconds)
-                data["alone"][f"{name_of(kind, load, hint)} as a tenant in mps"] = got
-                say(f"alone in mps {name_of(kind, load, hint)}: service p50 {got['service_p50_ms']:.3f} p99 {got['service_p99_ms']:.3f}")
-    for training in run.args.trainings:
+            alone(run, lc, data, False, " as a tenant in mps")
+    cells = [c for c in run.args.cells if c[0] != "idle-mps"]
+    for training in dict.fromkeys(c[0] for c in cells):
         with Training(run, "be", training, None) as be:
             be.wait_ready()
             data["training_alone"][training] = be.window(2 * run.args.seconds)
         say(f"{training} alone: {data['training_alone'][training]}")
-        for arrangement in filter(ARRANGEMENTS.get, run.args.arrangements):
-            one(run, data, training, arrangement)
-            run.b.save("gate-torch", {**data, "left_out": run.left_out})
+    for training, arrangement, *load in cells:
+        one(run, data, training, arrangement, [float(x) for x in load] or run.args.loads)
+        run.b.save("gate-torch", {**data, "left_out": run.left_out})
 
 
-def one(run, data, training, arrangement):
-    plan = windows_of(run, arrangement.startswith("gate"))
-    if not run.time_for(f"{training}, {arrangement}", 22 + (run.args.seconds + 1) * len(plan)):
+def alone(run, lc, data, hints, suffix):
+    for kind, load, hint in windows_of(run, hints, run.args.loads):
+        name = name_of(kind, load, hint) + suffix
+        got, _ = lc.requests(kind, load, data["solo_s"][kind], run.args.seconds, PREPARE_S if hint else 0)
+        data["alone"][name] = got
+        say(f"alone {name}: service p50 {got['service_p50_ms']:.3f} p99 {got['service_p99_ms']:.3f}, finish p99 {got['finish_p99_ms']:.3f} ms")
+
+
+def one(run, data, training, arrangement, loads):
+    plan = windows_of(run, arrangement.startswith("gate"), loads)
+    if not run.time_for(f"{training}, {arrangement}", 20 + (run.args.seconds + 0.5) * len(plan)):
         return
     lc_options, be_options = ARRANGEMENTS[arrangement]
     try:
@@ -92,8 +95,8 @@ def row(run, data, training, arrangement, kind, load, hint, got, steps, idle):
 
 def main():
     parser = arguments(argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter))
-    parser.add_argument("--arrangements", type=lambda s: s.split(","), default=list(ARRANGEMENTS))
-    parser.add_argument("--trainings", type=lambda s: s.split(","), default=["encoder", "resnet"])
+    parser.add_argument("--cells", type=lambda s: [c.split(":") for c in s.split(",")],
+                        default=[["idle-mps"]] + [[t, a] for t in ("encoder", "resnet") for a in ARRANGEMENTS])
     parser.add_argument("--requests", type=lambda s: s.split(","), default=["eager", "graph", "long"])
     parser.add_argument("--loads", type=lambda s: [float(x) for x in s.split(",")], default=[0.2, 0.5])
     run = Together(parser.parse_args())

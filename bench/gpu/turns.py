@@ -10,13 +10,12 @@ usage: turns.py --gpumux PREFIX/bin/gpumux --out DIR [--parts saturating,shares,
 Writes DIR/turns-PART.json. On a machine without a GPU the software GPU stands in (not for torch), and says so.
 """
 import argparse
-import os
 import sys
 
 from together import Together, arguments, say
 from torch_mix import Training
 
-HERE = os.path.dirname(os.path.abspath(__file__))
+TORCH_CELLS = {"timeslice": ("timeslice", None), "turns": ("turns", None), "75/25": ("turns", (75, 25)), "25/75": ("turns", (25, 75))}
 
 
 def program(run, seconds):
@@ -67,8 +66,7 @@ def torch(run):
             t.wait_ready()
             alone[kind] = t.window(seconds)
         say(f"{kind} alone: {alone[kind]}")
-    plan = [("timeslice", None), ("turns", None), ("turns", (75, 25))]
-    for mode, share in plan:
+    for mode, share in (TORCH_CELLS[c] for c in run.args.torch_cells):
         name = f"trainings {share or ''}".strip()
         if not run.time_for(f"{name}, {mode}", seconds + 25):
             continue
@@ -90,6 +88,7 @@ def torch(run):
 def main():
     parser = arguments(argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter))
     parser.add_argument("--parts", default="saturating,shares,torch")
+    parser.add_argument("--torch-cells", type=lambda s: s.split(","), default=list(TORCH_CELLS))
     parser.add_argument("--kernel-us", type=int, default=500)
     run = Together(parser.parse_args())
     try:

@@ -51,6 +51,7 @@ void GapWindow::End(uint64_t now) {
   if (!begun_ || !watches_) return;
   begun_ = false;
   const uint64_t length = now - begun_at_;
+  if (IsOfAnotherKind(length)) return StartAnew();
   if (close_at_ == 0) {
     strict_.Add(length);
     spans_.Add(last_launch_ - begun_at_);
@@ -60,6 +61,24 @@ void GapWindow::End(uint64_t now) {
   windows_++;
   windowed_.Add(length);
   if (windows_ % kJudgeEach == 0) Judge();
+}
+
+bool GapWindow::IsOfAnotherKind(uint64_t length) const {
+  return strict_.count >= kFirstStrict && length * 2 < strict_.Rank(50);
+}
+
+// What was learnt is of other requests. Where both kinds come in turn no window is right.
+void GapWindow::StartAnew() {
+  const bool tried = windows_ > 0;
+  strict_.Clear();
+  windowed_.Clear();
+  spans_.Clear();
+  tails_.Clear();
+  if (tried) {
+    GiveUp();
+  } else {
+    margin_ = 0;
+  }
 }
 
 void GapWindow::Judge() {

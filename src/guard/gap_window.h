@@ -17,7 +17,8 @@ namespace gpumux::guard {
 // Whether that is so is measured, request by request: some are strict, with gates closed from the
 // first launch, and those with a window must take no longer. If they do, the margin grows, up
 // to a strict request; if not, it shrinks. Programs that wait for the GPU (the end is
-// long after the last launch) or have short requests are strict always.
+// long after the last launch) or have short requests are strict always. One request that is much shorter than
+// those before ends what was learnt: a program that does now this and now that is strict, too.
 //
 // Times in nanoseconds of one clock. One thread at a time.
 class GapWindow {
@@ -52,6 +53,8 @@ class GapWindow {
 
   uint64_t Span() const { return spans_.Rank(10); }
   bool IsLaunchBound() const;
+  bool IsOfAnotherKind(uint64_t length) const;
+  void StartAnew();
   void Judge();
   void GiveUp();
 

@@ -47,7 +47,9 @@ Seen Requests(GapWindow& window, const Program& program, unsigned count, std::mt
   Seen seen;
   for (unsigned i = 0; i < count; i++) {
     const uint64_t close_at = window.Begin(now);
-    const uint64_t open = close_at > now ? close_at - now : 0;
+    // When it begins to wait, after its last launch, the gates are closed anyway.
+    const uint64_t waits_at = program.Span() + 20 * kUs;
+    const uint64_t open = close_at > now ? std::min(close_at - now, waits_at) : 0;
     const uint64_t length = program.Length(open, random);
     if (window.Watches()) window.Launched(now + program.Span());
     window.End(now + length);
@@ -126,6 +128,26 @@ TEST(GapWindow, IsNoLongerThanTheShortestOfLateRequests) {
     Requests(window, shorter, 3, random, now);
   }
   EXPECT_LE(window.window_ns(), shorter.Span());
+}
+
+// Such a request would be over before its gates are closed.
+TEST(GapWindow, ProgramsOfTwoKindsOfRequestsAreStrict) {
+  constexpr Program kGraph = {1, 0, 500 * kUs};
+  GapWindow window;
+  std::mt19937 random(1);
+  uint64_t now = kMs;
+  EXPECT_GT(Requests(window, kEager, 1000, random, now).windows, 800u);
+  // The first one shows it, at the latest when it was one of the windowed.
+  EXPECT_LE(Requests(window, kGraph, 1000, random, now).windows, 1u);
+  unsigned windows = 0;
+  for (int round = 0; round < 2000; round++) {
+    Requests(window, kEager, 3, random, now);
+    windows += Requests(window, kGraph, 1, random, now).windows;
+  }
+  EXPECT_LE(windows, 8u);
+  // And it is found again when the program is of one kind.
+  Requests(window, kEager, 40'000, random, now);
+  EXPECT_GT(Requests(window, kEager, 1000, random, now).windows, 800u);
 }
 
 TEST(GapWindow, AnAbandonedRequestSaysNothing) {
