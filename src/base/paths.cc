@@ -30,10 +30,15 @@ RuntimePaths PathsIn(const std::string& dir) {
           .store = dir + "/leases.db",
           .audit = dir + "/audit.log",
           .keeper_socket = dir + "/keeper.sock",
+          .history = dir + "/history.db",
           .lock = dir + "/gpumuxd.lock"};
 }
 
-RuntimePaths MachinePaths() { return PathsIn("/run/gpumux"); }
+RuntimePaths MachinePaths() {
+  RuntimePaths paths = PathsIn("/run/gpumux");
+  paths.history = "/var/lib/gpumux/history.db";
+  return paths;
+}
 
 namespace {
 
@@ -97,6 +102,24 @@ Result<std::string> FindRuntimeDir() {
   return dir;
 }
 
+namespace {
+
+// The user's folder for what stays, created; empty: there is none.
+std::string StateDir() {
+  std::string dir = Environment("XDG_STATE_HOME");
+  if (dir.empty() || dir[0] != '/') {
+    const std::string home = Environment("HOME");
+    if (home.empty() || home[0] != '/') return "";
+    dir = home + "/.local/state";
+    ::mkdir((home + "/.local").c_str(), 0700);
+  }
+  ::mkdir(dir.c_str(), 0700);
+  dir += "/gpumux";
+  return EnsurePrivateDir(dir) ? dir : "";
+}
+
+}  // namespace
+
 Result<RuntimePaths> FindRuntimePaths(bool simulated) {
   auto dir = FindRuntimeDir();
   if (!dir) return tl::unexpected(dir.error());
@@ -104,7 +127,10 @@ Result<RuntimePaths> FindRuntimePaths(bool simulated) {
     *dir += "/sim";
     if (const Status made = EnsurePrivateDir(*dir); !made) return tl::unexpected(made.error());
   }
-  return PathsIn(*dir);
+  RuntimePaths paths = PathsIn(*dir);
+  if (const std::string state = StateDir(); !state.empty() && Environment("GPUMUX_RUNTIME_DIR").empty())
+    paths.history = state + (simulated ? "/history-sim.db" : "/history.db");
+  return paths;
 }
 
 }  // namespace gpumux

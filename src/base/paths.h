@@ -19,6 +19,7 @@ struct RuntimePaths {
   std::string store;          // leases, for the daemon's successor
   std::string audit;          // every change, for whoever looks after the machine
   std::string keeper_socket;  // SOCK_SEQPACKET: the keeper, for this daemon and the next
+  std::string history;        // past tenants, where it outlives the boot; in `dir` if that was chosen
   std::string lock;           // held (flock) by the daemon as long as it runs
 };
 

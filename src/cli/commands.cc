@@ -21,6 +21,8 @@ constexpr Command kCommands[] = {
     {"ps", "the processes of every tenant", PsMain, PsSpec},
     {"explain", "a tenant's promise, and what enforces each part", ExplainMain, ExplainSpec},
     {"events", "what happened, and what happens", EventsMain, EventsSpec},
+    {"history", "tenants that have ended: how, when, how long they took and waited", HistoryMain,
+     HistorySpec},
     {"set", "change the promise of a tenant that runs", SetMain, SetSpec},
     {"stop", "end a tenant", StopMain, StopSpec},
     {"reserve", "keep room for a program that runs outside gpumux", ReserveMain, ReserveSpec},

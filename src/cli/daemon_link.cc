@@ -23,6 +23,7 @@ constexpr auto kStartAfter = std::chrono::seconds(1);
 constexpr auto kStartAgain = std::chrono::seconds(15);
 constexpr auto kAskAgain = std::chrono::seconds(2);  // a daemon that knows nothing of the lease
 constexpr auto kAnswer = std::chrono::seconds(2);
+constexpr auto kNoted = std::chrono::seconds(1);
 constexpr auto kLastLook = std::chrono::seconds(2);
 constexpr auto kShortLook = std::chrono::milliseconds(500);  // at a daemon that others start
 constexpr int kLookMs = 50;
@@ -55,16 +56,41 @@ bool DaemonLink::SendStarted(const std::string& json) {
 }
 
 bool DaemonLink::SendEnded(const std::string& json) {
-  if (session_ && session_->SendEnded(json)) return true;
-  if (session_) Lost();
-  // At once: there is nothing else to wait for.
   const auto until = Steady::now() + (own_daemon_ ? kLastLook : kShortLook);
-  start_after_ = std::min(start_after_, Steady::now());
-  while (!session_ && !unknown_ && Steady::now() < until) {
-    OnTick();
-    if (!session_) ::poll(nullptr, 0, kLookMs);
+  for (;;) {
+    if (session_ && session_->SendEnded(json) && IsNoted()) return true;
+    if (session_) Lost();
+    // At once: there is nothing else to wait for.
+    start_after_ = std::min(start_after_, Steady::now());
+    while (!session_) {
+      if (unknown_ || Steady::now() >= until) return false;
+      OnTick();
+      if (!session_) ::poll(nullptr, 0, kLookMs);
+    }
   }
-  return session_ && session_->SendEnded(json);
+}
+
+// False: who had it is gone, and may have known nothing of it.
+bool DaemonLink::IsNoted() {
+  const auto until = Steady::now() + kNoted;
+  for (;;) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Steady::now());
+    if (left.count() <= 0) return true;  // it hangs, and has it when it goes on
+    const auto event = session_->Next(left);
+    if (!event) return false;
+    if (!*event) continue;
+    switch ((*event)->type) {
+      case SessionEvent::Type::kSummary:
+        summary_ = std::move((*event)->json);
+        return true;
+      case SessionEvent::Type::kNoted:
+        return true;
+      case SessionEvent::Type::kClosed:
+        return false;
+      default:
+        break;
+    }
+  }
 }
 
 void DaemonLink::OnReadable() {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/endpoints.h"
@@ -24,8 +25,10 @@ class DaemonLink : public Companion {
   void SetProgram(pid_t pid) { pid_ = pid; }
   // False: nobody is there to be told.
   bool SendStarted(const std::string& json);
-  // Looks for a daemon for a moment first, if there is none.
+  // Until a daemon has noted it: looks for one for a moment, if there is none. False: none has.
   bool SendEnded(const std::string& json);
+  // Of the daemon's record what has come already.
+  std::optional<std::string> TakeEarlySummary() { return std::exchange(summary_, std::nullopt); }
   // Null while there is no daemon.
   ipc::SessionClient* session() { return session_ ? &*session_ : nullptr; }
 
@@ -36,6 +39,7 @@ class DaemonLink : public Companion {
  private:
   void Lost();
   void ComeBack();
+  bool IsNoted();
 
   std::optional<ipc::SessionClient> session_;
   Endpoints endpoints_;
@@ -43,6 +47,7 @@ class DaemonLink : public Companion {
   std::string tenant_id_;
   std::vector<int> locks_;
   std::optional<pid_t> pid_;
+  std::optional<std::string> summary_;
   bool own_daemon_ = false;  // it was the user's, which ends with its last tenant and has no other starter
   bool unknown_ = false;     // the daemon that is there knows nothing of this lease
   std::chrono::steady_clock::time_point start_after_{}, ask_again_{};

@@ -150,6 +150,7 @@ class Waiting {
           return {.daemon_left = true};
         case SessionEvent::Type::kSummary:
         case SessionEvent::Type::kResumed:
+        case SessionEvent::Type::kNoted:
           break;
       }
     }
@@ -200,7 +201,10 @@ class Waiting {
 };
 
 // After the program: the daemon's record of it, or nothing.
-std::optional<std::string> TakeSummary(SessionClient& session) {
+std::optional<std::string> TakeSummary(DaemonLink& link) {
+  if (auto early = link.TakeEarlySummary()) return early;
+  if (!link.session()) return std::nullopt;
+  SessionClient& session = *link.session();
   const auto deadline = Steady::now() + kSummaryPatience;
   while (Steady::now() < deadline) {
     const auto event = session.Next(std::chrono::ceil<std::chrono::milliseconds>(deadline - Steady::now()));
@@ -258,7 +262,7 @@ Ran RunProgram(DaemonLink& link, const Granted& granted, const std::string& path
   const bool line = !options.quiet && (options.summary || TerminalOf(STDERR_FILENO).is_tty);
   const bool failed = end.status() != 0;
   if (!line && !options.json && !(restart && failed)) return {end.status(), ""};
-  const auto summary = told ? TakeSummary(*link.session()) : std::nullopt;
+  const auto summary = told ? TakeSummary(link) : std::nullopt;
   Ran ran{end.status(), summary && failed ? LostByOthers(*summary) : ""};
   if ((line || options.json) && (!restart || ran.lost_by_others.empty()))
     Close(summary, options, granted.simulated, took, note);

@@ -20,6 +20,7 @@ struct DaemonKeys {
   std::optional<int64_t> gate_budget_us;
   std::optional<std::chrono::milliseconds> gate_max_closed;
   std::optional<int64_t> gate_min_open_percent;
+  std::optional<std::chrono::milliseconds> history_keep;
   std::optional<std::chrono::milliseconds> mps_hold_min, mps_hold_max, mps_idle_time;
 };
 

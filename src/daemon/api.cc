@@ -30,6 +30,8 @@ void Api::Refresh(const ipc::PeerIdentity& peer) {
 void Api::Handle(const ApiServer::Request& request, ApiServer::Reply reply) {
   if (request.method == "GET" && request.path == "/v1/events")
     return events_.Handle(request, std::move(reply));
+  if (request.method == "GET" && request.path == "/v1/history")
+    return history_.Handle(request, std::move(reply));
   if (MpsApi::Takes(request.path)) {
     if (request.method == "GET") Refresh(request.peer);
     return mps_.Handle(request, std::move(reply));

@@ -3,6 +3,7 @@
 
 #include "daemon/api_server.h"
 #include "daemon/events_api.h"
+#include "daemon/history.h"
 #include "daemon/leases.h"
 #include "daemon/mps_api.h"
 #include "daemon/report.h"
@@ -14,14 +15,15 @@ namespace gpumux::daemon {
 class Api {
  public:
   Api(Report& report, Machine& machine, Tenants& tenants, Leases& leases, Monitor& monitor, EventsApi& events,
-      MpsApi& mps)
+      MpsApi& mps, History& history)
       : report_(report),
         machine_(machine),
         tenants_(tenants),
         leases_(leases),
         monitor_(monitor),
         events_(events),
-        mps_(mps) {}
+        mps_(mps),
+        history_(history) {}
 
   void Handle(const ApiServer::Request& request, ApiServer::Reply reply);
 
@@ -42,6 +44,7 @@ class Api {
   Monitor& monitor_;
   EventsApi& events_;
   MpsApi& mps_;
+  History& history_;
 };
 
 }  // namespace gpumux::daemon

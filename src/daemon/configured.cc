@@ -46,6 +46,8 @@ Status Configure(DaemonSettings& settings, bool on_demand) {
   if (keys.gate_max_closed) settings.gate.max_closed = *keys.gate_max_closed;
   if (keys.gate_min_open_percent)
     settings.gate.min_open = *keys.gate_min_open_percent * std::chrono::milliseconds(10);
+  if (keys.history_keep)
+    settings.history_keep = std::chrono::duration_cast<std::chrono::seconds>(*keys.history_keep);
   // What the keeper takes; and the least goes before the most.
   constexpr std::chrono::nanoseconds kLongest = std::chrono::minutes(10);
   if (keys.mps_hold_min)

@@ -19,6 +19,7 @@
 #include "daemon/ending.h"
 #include "daemon/events.h"
 #include "daemon/gates.h"
+#include "daemon/history.h"
 #include "daemon/kept.h"
 #include "daemon/mps_clients.h"
 #include "daemon/mps_faults.h"
@@ -64,8 +65,12 @@ struct Daemon::Parts {
         sessions(machine, tenants, monitor, reaper, desk, reclaim, held, leases, turns, loop, clock),
         report(machine, tenants, leases, clock),
         events_api(events, machine, loop, clock),
+        history(loop, clock,
+                {.path = settings.paths.history,
+                 .keep = settings.history_keep,
+                 .simulated = machine.source().simulated}),
         mps_api(mps, machine, monitor, events, clock),
-        api(report, machine, tenants, leases, monitor, events_api, mps_api),
+        api(report, machine, tenants, leases, monitor, events_api, mps_api, history),
         api_server(loop, turns, clock, [this](const ApiServer::Request& request, ApiServer::Reply reply) {
           api.Handle(request, std::move(reply));
         }) {
@@ -81,6 +86,8 @@ struct Daemon::Parts {
                             bool own_limit) {
       return reclaim.MakeRoom(tenant, process, gpu, bytes, own_limit);
     };
+    leases.on_past = [this](const std::string& id, std::string past) { history.Add(id, std::move(past)); };
+    history.on_kept = [this](const std::string& id) { leases.Kept(id); };
     leases.cannot_take_over = [](const Error& why) { EndForTheNextDaemon(why.ToString()); };
     leases.prepare = [this](const Tenant& tenant, auto ready) {
       std::vector<gpu::Uuid> gpus;
@@ -276,6 +283,7 @@ struct Daemon::Parts {
   Sessions sessions;
   Report report;
   EventsApi events_api;
+  History history;
   MpsApi mps_api;
   Api api;
   ApiServer api_server;

@@ -31,6 +31,7 @@ struct DaemonSettings {
   HoldTimes hold = {};
   GateTimes gate = {};
   core::Turns::Times turns = {};
+  std::chrono::seconds history_keep = std::chrono::hours(24 * 365);
   std::chrono::nanoseconds mps_idle_time = std::chrono::seconds(30);
   // At SIGHUP: what holds from then on. An error leaves all as it was. May be empty.
   std::function<Result<core::Policy>()> reload = {};

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/event_loop.h"
 
+#include <poll.h>
+
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
@@ -57,9 +59,15 @@ struct Readable final : Base {
     descriptor.async_wait(asio::posix::stream_descriptor::wait_read,
                           [self = Self(this)](const boost::system::error_code& error) {
                             if (error || !self->active) return;
-                            self->callback();
+                            if (self->IsReadable()) self->callback();
                             if (self->active) self->Arm();
                           });
+  }
+  // The event may be one that was on its way to another descriptor, whose place in the reactor this one
+  // has got since: of a process's end nobody may be told before it has ended.
+  bool IsReadable() {
+    pollfd now{descriptor.native_handle(), POLLIN, 0};
+    return ::poll(&now, 1, 0) == 1;
   }
   asio::posix::stream_descriptor descriptor;
   std::function<void()> callback;

@@ -83,6 +83,7 @@ GatePage::Figures GatePage::Read() const {
   figures.window_ns = Load(own.window_ns);
   figures.windows = Load(own.windows);
   figures.closed = Load(own.closed) != 0;
+  figures.processes = 1;
   return figures;
 }
 

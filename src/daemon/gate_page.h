@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "base/result.h"
@@ -45,6 +46,21 @@ class GatePage {
     uint64_t waits = 0, forcings = 0, closed_ns = 0, dead_bits = 0;
     uint64_t busy_periods = 0, busy_ns = 0, window_ns = 0, windows = 0;
     bool closed = false;
+    unsigned processes = 0;  // whose figures these are
+
+    void Add(const Figures& other) {
+      // The weakest of them.
+      if (processes == 0 || other.how == GPUMUX_GATE_ON_CPU) how = other.how;
+      waits += other.waits;
+      forcings += other.forcings;
+      closed_ns += other.closed_ns;
+      dead_bits += other.dead_bits;
+      busy_periods += other.busy_periods;
+      busy_ns += other.busy_ns;
+      window_ns = std::max(window_ns, other.window_ns);
+      windows += other.windows;
+      processes += other.processes;
+    }
   };
   Figures Read() const;
 

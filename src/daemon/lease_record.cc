@@ -18,6 +18,20 @@ ProcessName ReadProcess(const Json& json) {
   return {json.at("pid").get<pid_t>(), json.at("start_time").get<uint64_t>()};
 }
 
+std::chrono::system_clock::time_point WallTime(int64_t ns) {
+  return std::chrono::system_clock::time_point(
+      std::chrono::duration_cast<std::chrono::system_clock::duration>(std::chrono::nanoseconds(ns)));
+}
+
+int64_t Nanoseconds(std::chrono::system_clock::time_point time) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
+}
+
+std::optional<int> OptionalInt(const Json& json, const char* key) {
+  const Json& value = json.at(key);
+  return value.is_null() ? std::nullopt : std::optional(value.get<int>());
+}
+
 Result<LeaseRecord> Read(const Json& json) {
   LeaseRecord record;
   if (json.at("version").get<int>() != kVersion) return Fail(Code::kInvalid, "of another version");
@@ -45,9 +59,7 @@ Result<LeaseRecord> Read(const Json& json) {
     return Fail(Code::kInvalid, "no lease");
   record.request = json.at("request").get<std::string>();
   record.admitted = Time(json.at("admitted_monotonic_ns").get<int64_t>());
-  record.admitted_wall =
-      std::chrono::system_clock::time_point(std::chrono::duration_cast<std::chrono::system_clock::duration>(
-          std::chrono::nanoseconds(json.at("admitted_wall_ns").get<int64_t>())));
+  record.admitted_wall = WallTime(json.at("admitted_wall_ns").get<int64_t>());
   record.waited_seconds = json.at("waited_seconds").get<double>();
   record.guard_seen = json.at("guard_seen").get<bool>();
   // Not in the records of the first release.
@@ -60,6 +72,15 @@ Result<LeaseRecord> Read(const Json& json) {
     record.killed_at = Time(json.at("killed_at_monotonic_ns").get<int64_t>());
   if (record.killed_at && (*record.killed_at < Time(0) || *record.killed_at > Time::max() / 2))
     return Fail(Code::kInvalid, "an impossible time");
+  if (const auto ended = json.find("ended"); ended != json.end()) {
+    record.ended = Ended{.why = {},
+                         .exit_code = OptionalInt(*ended, "exit_code"),
+                         .signal = OptionalInt(*ended, "signal"),
+                         .at = Time(ended->at("monotonic_ns").get<int64_t>()),
+                         .wall = WallTime(ended->at("wall_ns").get<int64_t>())};
+    if (record.ended->at < Time(0) || record.ended->at > Time::max() / 2)
+      return Fail(Code::kInvalid, "an impossible time");
+  }
   return record;
 }
 
@@ -74,25 +95,30 @@ std::string FormatLeaseRecord(const LeaseRecord& record) {
                     {"limit_bytes", share.limit_bytes ? Json(*share.limit_bytes) : Json(nullptr)},
                     {"peak_bytes", slot < record.peak_bytes.size() ? record.peak_bytes[slot] : 0}});
   }
-  Json json = {
-      {"version", kVersion},
-      {"id", record.id},
-      {"uid", record.uid},
-      {"run", Write(record.run)},
-      {"mode", std::string(core::Name(record.mode))},
-      {"mode_reason", record.mode_reason},
-      {"gpus", std::move(gpus)},
-      {"request", record.request},
-      {"admitted_monotonic_ns", record.admitted.count()},
-      {"admitted_wall_ns",
-       std::chrono::duration_cast<std::chrono::nanoseconds>(record.admitted_wall.time_since_epoch()).count()},
-      {"waited_seconds", record.waited_seconds},
-      {"guard_seen", record.guard_seen},
-      {"frees_as_it_goes", record.frees_as_it_goes},
-      {"reservation", record.reservation},
-      {"stop_reason", record.stop_reason},
-      {"stop_signal", record.stop_signal}};
+  Json json = {{"version", kVersion},
+               {"id", record.id},
+               {"uid", record.uid},
+               {"run", Write(record.run)},
+               {"mode", std::string(core::Name(record.mode))},
+               {"mode_reason", record.mode_reason},
+               {"gpus", std::move(gpus)},
+               {"request", record.request},
+               {"admitted_monotonic_ns", record.admitted.count()},
+               {"admitted_wall_ns", Nanoseconds(record.admitted_wall)},
+               {"waited_seconds", record.waited_seconds},
+               {"guard_seen", record.guard_seen},
+               {"frees_as_it_goes", record.frees_as_it_goes},
+               {"reservation", record.reservation},
+               {"stop_reason", record.stop_reason},
+               {"stop_signal", record.stop_signal}};
   if (record.child) json["child"] = Write(*record.child);
+  if (record.ended) {
+    const Ended& ended = *record.ended;
+    json["ended"] = {{"exit_code", ended.exit_code ? Json(*ended.exit_code) : Json(nullptr)},
+                     {"signal", ended.signal ? Json(*ended.signal) : Json(nullptr)},
+                     {"monotonic_ns", ended.at.count()},
+                     {"wall_ns", Nanoseconds(ended.wall)}};
+  }
   if (record.killed_at) json["killed_at_monotonic_ns"] = record.killed_at->count();
   // A command line may hold any bytes.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);

@@ -37,6 +37,7 @@ struct LeaseRecord {
   std::string stop_reason;   // empty: it is not being stopped
   int stop_signal = 0;
   std::optional<Time> killed_at;  // CLOCK_MONOTONIC
+  std::optional<Ended> ended;     // its program has; `why` is found when nothing of it is left
 };
 
 std::string FormatLeaseRecord(const LeaseRecord& record);

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "base/units.h"
+#include "daemon/history_record.h"
 #include "daemon/process_tree.h"
 #include "daemon/report.h"
 #include "daemon/user_name.h"
@@ -225,7 +226,7 @@ void Leases::WatchTimeLimit(Tenant& tenant) {
   if (!tenant.request.ask.time_limit) return;
   const Time left = tenant.admitted + *tenant.request.ask.time_limit - clock_.Now();
   tenant.time_limit = loop_.After(std::max<Time>(left, Time(0)), [this, id = tenant.id] {
-    (void)Stop(id, StopRequest{}, "its time was over");
+    (void)Stop(id, StopRequest{}, std::string(kTimeWasOver));
   });
 }
 
@@ -287,18 +288,26 @@ void Leases::WatchChild(Tenant& tenant, UniqueFd pidfd) {
 
 void Leases::Ended(uint64_t session, const RunEnded& ended) {
   Tenant* tenant = OfSession(session);
-  if (!tenant || tenant->ended) return;
+  if (!tenant) return;
   KillPoint("program-ended");
   tenant->child_death = {};
   tenant->child_ended = true;
   tenant->summary_due = true;
-  tenant->ended = daemon::Ended{.why = {},
-                                .exit_code = ended.exit_code,
-                                .signal = ended.signal,
-                                .at = clock_.Now(),
-                                .wall = clock_.WallTime()};
+  // An earlier daemon may have noted it already.
+  if (!tenant->ended)
+    tenant->ended = daemon::Ended{.why = {},
+                                  .exit_code = ended.exit_code,
+                                  .signal = ended.signal,
+                                  .at = clock_.Now(),
+                                  .wall = clock_.WallTime()};
   tenant->summary_timer = loop_.After(kSummaryPatience, [this, tenant] { SendSummary(*tenant); });
+  const std::string id = tenant->id;
   CheckEnd(*tenant);
+  // Something of it is left. How it ended nobody but its `run` knows, which goes now.
+  if (tenant = tenants_.Find(id); !tenant) return;
+  if (Status saved = Save(*tenant); !saved) LogError("tenant {}: {}", id, saved.error().ToString());
+  KillPoint("end-stored");
+  if (tenant->session == session) (void)send_noted(session);
 }
 
 void Leases::HungUp(uint64_t session) {
@@ -403,7 +412,7 @@ void Leases::End(Tenant& tenant, std::optional<uid_t> by) {
   }
   KillPoint("lease-ending");
   events_.Note(About(tenant.reservation ? EventKind::kReleased : EventKind::kEnded, tenant, ended.why, by));
-  SendSummary(tenant);
+  std::string past = HistoryRecord(tenant, machine_);
   tenant.child_death = {};
   tenant.child_pidfd.reset();
   tenant.stop_timer = {};
@@ -414,8 +423,11 @@ void Leases::End(Tenant& tenant, std::optional<uid_t> by) {
   tenant.run_death = {};
   tenant.run_patience = {};
   tenant.run_pidfd.reset();
-  if (Status removed = store_.Remove(tenant.id); !removed)
-    LogError("tenant {}: {}", tenant.id, removed.error().ToString());
+  if (Status finished = store_.Finish(tenant.id, past); !finished)
+    LogError("tenant {}: {}", tenant.id, finished.error().ToString());
+  KillPoint("lease-finished");
+  SendSummary(tenant);
+  if (on_past) on_past(tenant.id, std::move(past));
   const std::vector<size_t> gpus = tenant.gpus;
   tenants_.MoveToEnded(tenant.id);
   for (const size_t gpu : gpus) monitor_.Publish(gpu);

@@ -69,11 +69,15 @@ class Leases {
 
   // To the `run` of a session. False: it is gone.
   std::function<bool(uint64_t session, const std::string& json)> send_queued, send_summary;
-  std::function<bool(uint64_t session)> send_resumed;
+  std::function<bool(uint64_t session)> send_resumed, send_noted;
   std::function<bool(uint64_t session, const std::string& json, const std::vector<int>& fds)> send_granted;
   // A lease is in the books and its `run` is told when this returns, or its
   // program has started, or it is to end.
   std::function<void()> on_changed;
+  // A tenant has ended: what the history keeps of it. Again for those of the daemon before.
+  std::function<void(const std::string& id, std::string past)> on_past;
+  // The history has it.
+  void Kept(const std::string& id);
   // The session is over with it.
   std::function<void(uint64_t session, const Error& error)> send_refused;
 

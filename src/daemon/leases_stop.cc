@@ -175,7 +175,8 @@ void Leases::WatchGuards() {
     if (!reason.empty()) tenant->was_not_enforced = reason;
     tenant->not_enforced = std::move(reason);
   }
-  for (const auto& [id, reason] : to_stop) (void)Stop(id, StopRequest{}, "stopped by --strict: " + reason);
+  for (const auto& [id, reason] : to_stop)
+    (void)Stop(id, StopRequest{}, std::string(kStoppedByStrict) + ": " + reason);
 }
 
 }  // namespace gpumux::daemon

@@ -164,6 +164,7 @@ void Monitor::RefreshIfOlder(size_t gpu_index, Time age) {
 
 void Monitor::RefreshAll() {
   for (size_t i = 0; i < machine_.gpus().size(); ++i) Refresh(i);
+  for (const auto& [id, tenant] : tenants_.live()) NoteUse(*tenant, machine_, clock_.Now());
 }
 
 void Monitor::RefreshAllIfOlder(Time age) {

@@ -21,9 +21,25 @@
 
 namespace gpumux::daemon {
 
-namespace {
-
 using Json = nlohmann::ordered_json;
+
+// What another user has no business to know goes; its name, sizes and state stay.
+Json TenantForViewer(Json tenant, uid_t viewer, uid_t owner) {
+  if (!IsStranger(viewer) || viewer == owner) return tenant;
+  constexpr const char* kWhy = "its owner and root see it";
+  // An argument may be a password: the program's name alone, without its folder.
+  const std::string command = tenant["command"].get<std::string>();
+  const std::string program = command.substr(0, command.find(' '));
+  tenant["command"] = program.substr(program.rfind('/') + 1);
+  tenant["command_reason"] = kWhy;
+  tenant["cwd"] = nullptr;
+  tenant["cwd_reason"] = kWhy;
+  tenant["labels"] = nullptr;
+  tenant["labels_reason"] = kWhy;
+  return tenant;
+}
+
+namespace {
 
 constexpr const char* kFreesAsItGoes = "its limit was lowered below its use: frees as it goes";
 constexpr const char* kFoundAbove = "the driver took more for it than was asked for";
@@ -378,27 +394,11 @@ std::string Envelope(const char* schema, const Clock& clock, bool simulated, con
   return EnvelopeOf(schema, clock, simulated, Dump(data));
 }
 
-// What another user has no business to know goes; its name, sizes and state stay.
-Json ForViewer(Json tenant, uid_t viewer, uid_t owner) {
-  if (!IsStranger(viewer) || viewer == owner) return tenant;
-  constexpr const char* kWhy = "its owner and root see it";
-  // An argument may be a password: the program's name alone, without its folder.
-  const std::string command = tenant["command"].get<std::string>();
-  const std::string program = command.substr(0, command.find(' '));
-  tenant["command"] = program.substr(program.rfind('/') + 1);
-  tenant["command_reason"] = kWhy;
-  tenant["cwd"] = nullptr;
-  tenant["cwd_reason"] = kWhy;
-  tenant["labels"] = nullptr;
-  tenant["labels_reason"] = kWhy;
-  return tenant;
-}
-
 Json TenantsJson(uid_t viewer, const Machine& machine, const Tenants& tenants, const Leases& leases,
                  bool ended_too, const Clock& clock) {
   Json list = Json::array();
   const auto add = [&](const Tenant& tenant) {
-    list.push_back(ForViewer(TenantJson(tenant, machine), viewer, tenant.uid));
+    list.push_back(TenantForViewer(TenantJson(tenant, machine), viewer, tenant.uid));
   };
   if (ended_too) {
     for (const auto& tenant : tenants.ended()) add(*tenant);
@@ -412,7 +412,7 @@ Json TenantsJson(uid_t viewer, const Machine& machine, const Tenants& tenants, c
     waiters.emplace_back(leases.queue().Position(id), &waiter);
   std::sort(waiters.begin(), waiters.end());
   for (const auto& [position, waiter] : waiters)
-    list.push_back(ForViewer(WaiterJson(*waiter, leases.queue(), clock), viewer, waiter->uid));
+    list.push_back(TenantForViewer(WaiterJson(*waiter, leases.queue(), clock), viewer, waiter->uid));
   return list;
 }
 
@@ -512,7 +512,7 @@ std::string Report::TenantList(uid_t viewer, bool ended_too) const {
 std::optional<std::string> Report::TenantDetail(uid_t viewer, const std::string& id) const {
   const auto body = [&](Json tenant, uid_t owner) {
     return Envelope("gpumux.tenant/1", clock_, machine_.source().simulated,
-                    ForViewer(std::move(tenant), viewer, owner));
+                    TenantForViewer(std::move(tenant), viewer, owner));
   };
   if (const Tenant* tenant = tenants_.FindAny(id)) return body(TenantJson(*tenant, machine_), tenant->uid);
   for (const auto& [request, waiter] : leases_.waiters()) {

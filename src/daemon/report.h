@@ -3,7 +3,10 @@
 // What the daemon tells, as JSON: the bodies of the API and the messages to `run`.
 #pragma once
 
+#include <sys/types.h>
+
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 
@@ -19,6 +22,9 @@ std::string GrantedJson(const Tenant& tenant, const Machine& machine, const std:
                         const std::map<std::string, std::string>& environment = {});
 std::string QueuedJson(size_t position, const core::Queue::Waiting& waiting, const Tenants& tenants,
                        const Clock& clock);
+// A tenant's JSON as `viewer` may see it: of other users' only root and the daemon's user see how they were
+// called, where, and their labels.
+nlohmann::ordered_json TenantForViewer(nlohmann::ordered_json tenant, uid_t viewer, uid_t owner);
 std::string SummaryJson(const Tenant& tenant, const Machine& machine);
 
 // `data` is JSON.
@@ -30,8 +36,7 @@ class Report {
   Report(const Machine& machine, const Tenants& tenants, const Leases& leases, const Clock& clock)
       : machine_(machine), tenants_(tenants), leases_(leases), clock_(clock) {}
 
-  // `viewer` is who asks. Of other users' tenants only root and the daemon's
-  // user see how they were called, where, and their labels.
+  // `viewer` is who asks (TenantForViewer).
   std::string Status(uid_t viewer) const;
   std::string TenantList(uid_t viewer, bool ended_too) const;
   // Nullopt: no such tenant.

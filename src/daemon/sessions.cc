@@ -63,6 +63,10 @@ Sessions::Sessions(Machine& machine, Tenants& tenants, Monitor& monitor, Reaper&
     const auto packet = ipc::EncodeText(GPUMUX_RUN_RESUMED, 0, "{}");
     return packet && Send(id, *packet);
   };
+  leases_.send_noted = [this](uint64_t id) {
+    const auto packet = ipc::EncodeText(GPUMUX_RUN_NOTED, 0, "{}");
+    return packet && Send(id, *packet);
+  };
   leases_.send_summary = [this](uint64_t id, const std::string& json) {
     const auto packet = ipc::EncodeText(GPUMUX_RUN_SUMMARY, 0, json);
     Over(id);

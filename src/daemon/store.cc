@@ -24,6 +24,9 @@ constexpr char kSetUp[] =
     "PRAGMA synchronous=OFF;"
     "CREATE TABLE IF NOT EXISTS leases (number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, record TEXT NOT "
     "NULL);"
+    "CREATE TABLE IF NOT EXISTS finished (number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, record TEXT "
+    "NOT "
+    "NULL);"
     "PRAGMA user_version=1;";
 // The daemon before this one may still be dying: its locks go one after the other.
 constexpr int kBusyMs = 2000;
@@ -161,13 +164,33 @@ Status Store::Put(const std::string& id, const std::string& record) {
 
 Status Store::Remove(const std::string& id) { return Run("DELETE FROM leases WHERE id = ?1", {id}); }
 
+Status Store::Finish(const std::string& id, const std::string& past) {
+  if (Status begun = Run("BEGIN IMMEDIATE", {}); !begun) return begun;
+  Status done = Run("INSERT OR REPLACE INTO finished (id, record) VALUES (?1, ?2)", {id, past});
+  if (done) done = Remove(id);
+  if (done) done = Run("COMMIT", {});
+  if (!done) (void)Run("ROLLBACK", {});
+  return done;
+}
+
+Result<std::vector<std::pair<std::string, std::string>>> Store::Finished() {
+  return Rows(
+      "SELECT id, record FROM finished WHERE length(id) < 256 AND length(record) <= ?1 "
+      "ORDER BY number LIMIT ?2");
+}
+
+Status Store::Forget(const std::string& id) { return Run("DELETE FROM finished WHERE id = ?1", {id}); }
+
 Result<std::vector<std::pair<std::string, std::string>>> Store::All() {
+  return Rows(
+      "SELECT id, record FROM leases WHERE length(id) < 256 AND length(record) <= ?1 "
+      "ORDER BY number LIMIT ?2");
+}
+
+Result<std::vector<std::pair<std::string, std::string>>> Store::Rows(const char* sql) {
   std::vector<std::pair<std::string, std::string>> all;
   if (!db_) return Fail(Code::kUnavailable, fmt::format("{} cannot be used", path_));
-  const Statement statement =
-      Prepare(db_.get(),
-              "SELECT id, record FROM leases WHERE length(id) < 256 AND length(record) <= ?1 "
-              "ORDER BY number LIMIT ?2");
+  const Statement statement = Prepare(db_.get(), sql);
   if (statement) {
     sqlite3_bind_int(statement.get(), 1, kMaxRecordBytes);
     sqlite3_bind_int(statement.get(), 2, kMaxRows);

@@ -31,6 +31,12 @@ class Store {
   // kUnavailable: not written, e.g. the disk is full.
   Status Put(const std::string& id, const std::string& record);
   Status Remove(const std::string& id);
+  // The lease is over: its row goes, and what is to be known of it waits, in one step, until the history has
+  // it.
+  Status Finish(const std::string& id, const std::string& past);
+  // Those that wait; and one of them need not any more.
+  Result<std::vector<std::pair<std::string, std::string>>> Finished();
+  Status Forget(const std::string& id);
   // (id, record), in the order in which they were first put.
   Result<std::vector<std::pair<std::string, std::string>>> All();
 
@@ -42,6 +48,7 @@ class Store {
   Status Open();
   Status CheckSchema(sqlite3* db);
   Status Run(const char* sql, const std::vector<std::string>& values);
+  Result<std::vector<std::pair<std::string, std::string>>> Rows(const char* sql);
 
   std::string path_;
   dev_t device_ = 0;  // of the file that is open

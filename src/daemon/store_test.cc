@@ -42,6 +42,21 @@ TEST_F(StoreTest, KeepsRowsInTheOrderInWhichTheyCame) {
   EXPECT_EQ(*rows, (std::vector<std::pair<std::string, std::string>>{{"b", "4"}, {"c", "3"}}));
 }
 
+TEST_F(StoreTest, WhatIsFinishedIsNoLeaseAnyMoreAndWaits) {
+  {
+    Store store(path());
+    ASSERT_TRUE(store.Put("a", "lease a"));
+    ASSERT_TRUE(store.Put("b", "lease b"));
+    ASSERT_TRUE(store.Finish("a", "past a"));
+  }
+  using Rows = std::vector<std::pair<std::string, std::string>>;
+  Store again(path());
+  EXPECT_EQ(*again.All(), (Rows{{"b", "lease b"}}));
+  EXPECT_EQ(*again.Finished(), (Rows{{"a", "past a"}}));
+  ASSERT_TRUE(again.Forget("a"));
+  EXPECT_EQ(*again.Finished(), Rows{});
+}
+
 TEST_F(StoreTest, TakesAnyBytes) {
   Store store(path());
   const std::string odd("'; DROP TABLE leases; --\0\xff", 27);
@@ -153,6 +168,8 @@ LeaseRecord Example() {
   record.waited_seconds = 1.5;
   record.guard_seen = true;
   record.stop_reason = "stopped by root";
+  record.ended =
+      Ended{.why = {}, .exit_code = {}, .signal = 15, .at = Time(77), .wall = record.admitted_wall};
   record.stop_signal = 15;
   record.killed_at = Time(987654321);
   return record;
@@ -177,6 +194,11 @@ TEST(LeaseRecord, ComesBackAsItWas) {
   EXPECT_EQ(back->waited_seconds, record.waited_seconds);
   EXPECT_EQ(back->guard_seen, record.guard_seen);
   EXPECT_EQ(back->stop_reason, record.stop_reason);
+  ASSERT_TRUE(back->ended);
+  EXPECT_FALSE(back->ended->exit_code);
+  EXPECT_EQ(back->ended->signal, 15);
+  EXPECT_EQ(back->ended->at, Time(77));
+  EXPECT_EQ(back->ended->wall, record.ended->wall);
   EXPECT_EQ(back->stop_signal, record.stop_signal);
   EXPECT_EQ(back->killed_at, record.killed_at);
 }

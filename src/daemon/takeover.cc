@@ -49,7 +49,8 @@ Status Leases::Save(const Tenant& tenant) {
                                                   .reservation = tenant.reservation,
                                                   .stop_reason = tenant.stop_reason,
                                                   .stop_signal = tenant.stop_signal,
-                                                  .killed_at = tenant.killed_at}));
+                                                  .killed_at = tenant.killed_at,
+                                                  .ended = tenant.ended}));
 }
 
 void Leases::KeepStore() {
@@ -87,6 +88,14 @@ void Leases::TakeOver() {
   if (!tenants_.live().empty()) LogInfo("took over {} lease(s)", tenants_.live().size());
   if (!waiting_rows_.empty())
     LogWarning("{} lease(s) wait for GPUs that NVML does not show", waiting_rows_.size());
+  const auto finished = store_.Finished();
+  if (!finished || !on_past) return;
+  for (const auto& [id, past] : *finished) on_past(id, past);
+}
+
+void Leases::Kept(const std::string& id) {
+  if (Status forgotten = store_.Forget(id); !forgotten)
+    LogError("tenant {}: {}", id, forgotten.error().ToString());
 }
 
 void Leases::TakeOverLate() {
@@ -153,6 +162,11 @@ void Leases::TakeOver(const std::string& id, const std::string& text) {
     WatchChild(added, std::move(*child));
   } else if (added.child) {
     added.child_ended = true;
+  }
+  if (record->ended) {
+    added.ended = record->ended;
+    added.child_ended = true;
+    added.child_death = {};
   }
   WatchTimeLimit(added);
   if (!added.stop_reason.empty()) {

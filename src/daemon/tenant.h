@@ -124,6 +124,31 @@ struct Reclaims {
   uint64_t last_given_bytes = 0;
 };
 
+// Memory in use over time, from one look at it to the next. All of the tenant's GPUs together.
+struct MemoryUse {
+  double byte_seconds = 0, seconds = 0;
+  uint64_t bytes = 0;  // at the last look
+  std::optional<Time> at;
+
+  void Note(Time now, uint64_t used) {
+    if (at && now > *at) {
+      const double passed = std::chrono::duration<double>(now - *at).count();
+      byte_seconds += static_cast<double>(bytes) * passed;
+      seconds += passed;
+    }
+    at = now;
+    bytes = used;
+  }
+  // Nullopt: it was not looked at twice.
+  std::optional<uint64_t> Mean() const {
+    return seconds > 0 ? std::optional(static_cast<uint64_t>(byte_seconds / seconds)) : std::nullopt;
+  }
+};
+
+// Reasons of stops that nobody asked for.
+inline constexpr std::string_view kTimeWasOver = "its time was over";
+inline constexpr std::string_view kStoppedByStrict = "stopped by --strict";
+
 struct Ended {
   std::string why;
   std::optional<int> exit_code;
@@ -149,9 +174,10 @@ struct Tenant {
   ProcessName run;
   core::Mode mode = core::Mode::kTimeslice;
   std::string mode_reason;
-  std::vector<core::Share> shares;       // by slot
-  std::vector<size_t> gpus;              // by slot: index into Machine
-  std::vector<uint64_t> peak_bytes;      // by slot
+  std::vector<core::Share> shares;   // by slot
+  std::vector<size_t> gpus;          // by slot: index into Machine
+  std::vector<uint64_t> peak_bytes;  // by slot
+  MemoryUse use;
   std::vector<unsigned> readings_above;  // by slot: successive readings above the limit
   std::optional<TenantPages> pages;
   TenantState state = TenantState::kStarting;
@@ -185,6 +211,7 @@ struct Tenant {
   std::optional<Time> killed_at;  // of a stop: SIGKILL then
   EventLoop::Watch stop_timer, stop_poll;
   std::vector<std::pair<ProcessName, UniqueFd>> stopped_processes;  // that got the stop's signal
+  GatePage::Figures gates_of_dead;                                  // sums of what never shrinks
   Refusals refusals_of_dead;                                        // and of contexts, which no page counts
   std::optional<Refusal> last_refusal;
   Reclaims reclaims;

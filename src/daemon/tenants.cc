@@ -117,6 +117,7 @@ void Tenants::RemoveMember(Tenant& tenant, core::ProcessKey key) {
     by_pid_.erase(entry);
     break;
   }
+  if (it->second.gate) tenant.gates_of_dead.Add(it->second.gate->Read());
   tenant.members.erase(it);
 }
 

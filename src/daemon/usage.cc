@@ -56,6 +56,13 @@ Usage Measure(const Tenant& tenant, unsigned slot, const GpuState& gpu) {
   return usage;
 }
 
+void NoteUse(Tenant& tenant, const Machine& machine, Time now) {
+  uint64_t used = 0;
+  for (unsigned slot = 0; slot < tenant.gpus.size(); ++slot)
+    used += Measure(tenant, slot, *machine.gpus()[tenant.gpus[slot]]).used_bytes;
+  tenant.use.Note(now, used);
+}
+
 void NotePeak(Tenant& tenant, unsigned slot, const GpuState& gpu) {
   tenant.peak_bytes[slot] = std::max(tenant.peak_bytes[slot], Measure(tenant, slot, gpu).peak_bytes);
 }

@@ -28,6 +28,9 @@ Usage Measure(const Tenant& tenant, unsigned slot, const GpuState& gpu);
 // shrinks: a short program may live between two readings.
 void NotePeak(Tenant& tenant, unsigned slot, const GpuState& gpu);
 
+// Keeps the mean use, likewise: of all its GPUs together.
+void NoteUse(Tenant& tenant, const Machine& machine, Time now);
+
 // Refusals and launches of all its processes, the dead included.
 Refusals CountRefusals(const Tenant& tenant, const Machine& machine);
 uint64_t CountLaunches(const Tenant& tenant);

@@ -64,6 +64,7 @@ Shape ShapeOf(uint16_t type) {
     case GPUMUX_RUN_SUMMARY:
     case GPUMUX_RUN_RESUME:
     case GPUMUX_RUN_RESUMED:
+    case GPUMUX_RUN_NOTED:
       return {Kind::kText, 0};
     default:
       return {};

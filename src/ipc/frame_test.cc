@@ -29,7 +29,7 @@ TEST(Frame, ComesBackAsItWent) {
 TEST(Frame, HasTheLayoutOfTheHeader) {
   const auto packet = Good();
   ASSERT_EQ(packet.size(), 32u);
-  const unsigned char expected[] = {'G', 'M', 'U', 'X', 6, 0, 4, 0, 16, 0,  0, 0, 7, 0, 0, 0,
+  const unsigned char expected[] = {'G', 'M', 'U', 'X', 7, 0, 4, 0, 16, 0,  0, 0, 7, 0, 0, 0,
                                     1,   0,   0,   0,   0, 0, 0, 0, 0,  16, 0, 0, 0, 0, 0, 0};
   EXPECT_EQ(std::memcmp(packet.data(), expected, sizeof expected), 0);
 }

@@ -65,6 +65,9 @@ Result<std::optional<SessionEvent>> SessionClient::Next(std::chrono::millisecond
     case GPUMUX_RUN_RESUMED:
       event.type = SessionEvent::Type::kResumed;
       break;
+    case GPUMUX_RUN_NOTED:
+      event.type = SessionEvent::Type::kNoted;
+      break;
     case GPUMUX_RUN_SUMMARY:
       event.type = SessionEvent::Type::kSummary;
       break;

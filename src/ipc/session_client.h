@@ -17,7 +17,7 @@ namespace gpumux::ipc {
 
 // What the daemon says to `run`. `json` is as it came (not yet parsed).
 struct SessionEvent {
-  enum class Type { kQueued, kGranted, kRefused, kSummary, kResumed, kClosed };
+  enum class Type { kQueued, kGranted, kRefused, kSummary, kResumed, kNoted, kClosed };
   Type type = Type::kClosed;
   std::string json;
   std::vector<UniqueFd> locks;  // with kGranted: one a GPU

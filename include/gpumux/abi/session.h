@@ -67,7 +67,7 @@ extern "C" {
 #endif
 
 #define GPUMUX_SESSION_MAGIC 0x58554d47u /* "GMUX" */
-#define GPUMUX_SESSION_VERSION 6u
+#define GPUMUX_SESSION_VERSION 7u
 /* A RunRequest carries the command line and labels; 60 KiB and the header stay
  * under the default socket buffer (208 KiB) with room for several. */
 #define GPUMUX_MAX_PAYLOAD 61440u
@@ -119,6 +119,8 @@ enum gpumux_message {
   GPUMUX_RUN_SUMMARY = 37,
   GPUMUX_RUN_RESUME = 38, /* to a new daemon; fds: the lock sockets that `run` holds */
   GPUMUX_RUN_RESUMED = 39,
+  GPUMUX_RUN_NOTED =
+      40, /* the end is known, also to the next daemon; the summary follows, or has come instead */
 };
 
 /* Why a guard or a request was refused. */

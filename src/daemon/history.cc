@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/history.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "base/log.h"
+#include "daemon/history_record.h"
+#include "daemon/report.h"
+#include "daemon/user_name.h"
+#include "history/answer.h"
+
+namespace gpumux::daemon {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+constexpr std::chrono::seconds kTryAgain(5);
+constexpr std::chrono::hours kPruneEach(1);
+
+}  // namespace
+
+History::History(EventLoop& loop, const Clock& clock, Settings settings)
+    : loop_(loop),
+      clock_(clock),
+      settings_(std::move(settings)),
+      store_(settings_.path),
+      told_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (!told_fd_.valid()) {
+    LogError("no history: {}", std::strerror(errno));
+    return;
+  }
+  told_watch_ = loop_.OnReadable(told_fd_.get(), [this] { DoTold(); });
+  thread_ = std::thread([this] { Run(); });
+}
+
+History::~History() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_one();
+  if (thread_.joinable()) thread_.join();
+}
+
+void History::Add(std::string id, std::string record) {
+  if (!thread_.joinable()) {
+    if (on_kept) on_kept(id);
+    return;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    // It is in the leases' store, where the next daemon finds it.
+    if (queue_.size() >= kMostQueued) return;
+    queue_.emplace_back(std::move(id), std::move(record));
+  }
+  wake_.notify_one();
+}
+
+void History::Handle(const ApiServer::Request& request, ApiServer::Reply reply) {
+  const auto refuse = [&](const Error& error) { reply({HttpStatus(error.code), Report::ErrorBody(error)}); };
+  if (settings_.path.empty())
+    return refuse(
+        {Code::kUnavailable, "this daemon keeps no history", "see history.keep in the configuration"});
+  auto query = history::ParseQuery(request.query);
+  if (!query) return refuse(query.error());
+  // Labels are for their owner and root: nobody else finds out by asking for them.
+  if (!query->label_key.empty() && IsStranger(request.peer.uid)) query->uid = request.peer.uid;
+  {
+    const std::lock_guard lock(mutex_);
+    if (asked_.size() < kMostAsked) {
+      asked_.push_back({std::move(*query), request.peer.uid, std::move(reply)});
+      reply = nullptr;
+    }
+  }
+  if (reply) return refuse({Code::kUnavailable, "too many ask for the history", "try again in a second"});
+  wake_.notify_one();
+}
+
+void History::Run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    const auto now = std::chrono::steady_clock::now();
+    if (!queue_.empty() && (!failing_ || stop_)) {
+      Write(lock);
+      if (failing_ && stop_) return;
+    } else if (!asked_.empty()) {
+      Answer(lock);
+    } else if (stop_) {
+      return;
+    } else if (now >= prune_at_) {
+      prune_at_ = now + kPruneEach;
+      PruneNow(lock);
+    } else if (failing_) {
+      if (wake_.wait_for(lock, kTryAgain) == std::cv_status::timeout) failing_ = false;
+    } else {
+      wake_.wait_until(lock, prune_at_);
+    }
+  }
+}
+
+void History::Write(std::unique_lock<std::mutex>& lock) {
+  auto [id, record] = queue_.front();
+  lock.unlock();
+  const auto past = ParseHistoryRecord(record);
+  Status kept = past ? store_.Put(*past) : Status(tl::unexpected(past.error()));
+  const std::string why = kept ? "" : kept.error().ToString();
+  if (why != said_ && !why.empty()) LogError("history: {}", why);
+  said_ = why;
+  lock.lock();
+  // What no daemon can read is of no use to the next one either.
+  failing_ = !kept && past;
+  if (failing_) return;
+  queue_.pop_front();
+  Tell([this, id = std::move(id)] {
+    if (on_kept) on_kept(id);
+  });
+}
+
+void History::Tell(std::function<void()> what) {
+  told_.push_back(std::move(what));
+  const uint64_t one = 1;
+  (void)!::write(told_fd_.get(), &one, sizeof one);
+}
+
+void History::DoTold() {
+  uint64_t count = 0;
+  (void)!::read(told_fd_.get(), &count, sizeof count);
+  std::vector<std::function<void()>> told;
+  {
+    const std::lock_guard lock(mutex_);
+    told.swap(told_);
+  }
+  for (const auto& what : told) what();
+}
+
+void History::Answer(std::unique_lock<std::mutex>& lock) {
+  Asked asked = std::move(asked_.front());
+  asked_.pop_front();
+  lock.unlock();
+  const auto found = store_.Find(asked.query);
+  ApiServer::Response response =
+      found ? ApiServer::Response{200, Body(*found, asked.viewer)}
+            : ApiServer::Response{HttpStatus(found.error().code), Report::ErrorBody(found.error())};
+  lock.lock();
+  Tell([reply = std::move(asked.reply), response = std::move(response)] { reply(response); });
+}
+
+void History::PruneNow(std::unique_lock<std::mutex>& lock) {
+  lock.unlock();
+  const auto now = std::chrono::duration_cast<std::chrono::milliseconds>(
+      std::chrono::system_clock::now().time_since_epoch() - settings_.keep);
+  const auto gone = store_.Prune(now.count());
+  if (gone && *gone > 0) LogInfo("history: {} tenant(s) that ended longer ago are forgotten", *gone);
+  lock.lock();
+}
+
+std::string History::Body(const history::Answer& answer, uid_t viewer) const {
+  const Json data = history::AnswerJson(answer, [&](Json record, const history::PastTenant& past) {
+    return TenantForViewer(std::move(record), viewer, past.uid);
+  });
+  return EnvelopeOf("gpumux.history/1", clock_, settings_.simulated,
+                    data.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+}  // namespace gpumux::daemon

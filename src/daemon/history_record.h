@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "daemon/machine.h"
+#include "daemon/tenant.h"
+#include "history/outcome.h"
+#include "history/store.h"
+
+namespace gpumux::daemon {
+
+// Of one with `ended`. `refused`: how often it was refused memory.
+history::Outcome OutcomeOf(const Tenant& tenant, uint64_t refused);
+
+// For the history: the tenant as the API shows it, with `outcome` and `mem_mean_bytes`. JSON.
+std::string HistoryRecord(const Tenant& tenant, const Machine& machine);
+// kInvalid: it is none. Any bytes may come.
+Result<history::PastTenant> ParseHistoryRecord(const std::string& record);
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "history/store.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sqlite3.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <variant>
+
+#include "base/log.h"
+#include "base/unique_fd.h"
+
+namespace gpumux::history {
+
+namespace {
+
+// A death of the machine may cost the last seconds, and never the file.
+constexpr char kSetUp[] =
+    "PRAGMA journal_mode=WAL;"
+    "PRAGMA synchronous=NORMAL;"
+    "CREATE TABLE IF NOT EXISTS tenants (id TEXT PRIMARY KEY, name TEXT NOT NULL, uid INTEGER NOT NULL, "
+    "owner TEXT NOT NULL, outcome TEXT NOT NULL, started_ms INTEGER NOT NULL, ended_ms INTEGER NOT NULL, "
+    "waited_seconds REAL NOT NULL, ran_seconds REAL NOT NULL, labels TEXT NOT NULL, record TEXT NOT NULL) "
+    "WITHOUT ROWID;"
+    // What totals need is in the index, so that records are not read for them.
+    "CREATE INDEX IF NOT EXISTS by_end ON tenants (ended_ms, id, owner, outcome, name, waited_seconds, "
+    "ran_seconds);"
+    "PRAGMA user_version=1;";
+constexpr int kSchema = 1;
+constexpr int kBusyMs = 2000;
+
+struct Finalize {
+  void operator()(sqlite3_stmt* statement) const { sqlite3_finalize(statement); }
+};
+
+using Value = std::variant<int64_t, double, std::string>;
+
+class Statement {
+ public:
+  Statement(sqlite3* db, const std::string& sql) {
+    sqlite3_stmt* statement = nullptr;
+    sqlite3_prepare_v2(db, sql.c_str(), static_cast<int>(sql.size()), &statement, nullptr);
+    statement_.reset(statement);
+    error_ = statement ? SQLITE_OK : sqlite3_errcode(db);
+  }
+
+  void Bind(const std::vector<Value>& values) {
+    int at = 0;
+    for (const Value& value : values) {
+      ++at;
+      if (!statement_) return;
+      if (const auto* number = std::get_if<int64_t>(&value)) {
+        sqlite3_bind_int64(statement_.get(), at, *number);
+      } else if (const auto* real = std::get_if<double>(&value)) {
+        sqlite3_bind_double(statement_.get(), at, *real);
+      } else {
+        const auto& text = std::get<std::string>(value);
+        sqlite3_bind_text(statement_.get(), at, text.data(), static_cast<int>(text.size()), SQLITE_TRANSIENT);
+      }
+    }
+  }
+
+  int Step() { return statement_ ? sqlite3_step(statement_.get()) : error_; }
+  int64_t Number(int column) { return sqlite3_column_int64(statement_.get(), column); }
+  double Real(int column) { return sqlite3_column_double(statement_.get(), column); }
+  bool IsNull(int column) { return sqlite3_column_type(statement_.get(), column) == SQLITE_NULL; }
+  std::string Text(int column) {
+    const auto* text = reinterpret_cast<const char*>(sqlite3_column_text(statement_.get(), column));
+    return text ? std::string(text, static_cast<size_t>(sqlite3_column_bytes(statement_.get(), column)))
+                : std::string();
+  }
+
+ private:
+  std::unique_ptr<sqlite3_stmt, Finalize> statement_;
+  int error_ = SQLITE_OK;
+};
+
+bool IsBroken(int code) { return code == SQLITE_CORRUPT || code == SQLITE_NOTADB; }
+
+// What a query is about, as SQL.
+struct Where {
+  std::string sql = " WHERE 1";
+  std::vector<Value> values;
+
+  void And(const std::string& condition, Value value) {
+    values.push_back(std::move(value));
+    sql += fmt::format(fmt::runtime(" AND " + condition), values.size());
+  }
+};
+
+Where WhereOf(const Query& query) {
+  Where where;
+  if (query.owner) where.And("owner = ?{}", *query.owner);
+  if (query.uid) where.And("uid = ?{}", int64_t{*query.uid});
+  if (query.name) where.And("name = ?{}", *query.name);
+  if (query.outcome) where.And("outcome = ?{}", *query.outcome);
+  if (query.since_ms) where.And("ended_ms >= ?{}", *query.since_ms);
+  if (query.until_ms) where.And("ended_ms <= ?{}", *query.until_ms);
+  if (!query.label_key.empty()) {
+    where.values.emplace_back(query.label_key);
+    const size_t key = where.values.size();
+    where.And(fmt::format("EXISTS (SELECT 1 FROM json_each(labels) WHERE key = ?{} AND value = ?{{}})", key),
+              query.label_value);
+  }
+  return where;
+}
+
+std::optional<double> Rank(std::vector<double>& sorted, unsigned percent) {
+  if (sorted.empty()) return std::nullopt;
+  const size_t rank = (percent * sorted.size() + 99) / 100;
+  return sorted[std::max<size_t>(rank, 1) - 1];
+}
+
+}  // namespace
+
+void Store::Close::operator()(sqlite3* db) const { sqlite3_close(db); }
+
+Store::~Store() = default;
+
+Error Store::Failure(std::string_view what) const {
+  return {Code::kUnavailable,
+          fmt::format("cannot {} {}: {}", what, path_, db_ ? sqlite3_errmsg(db_.get()) : "no memory"),
+          "make room on that file system, and see that it may be written"};
+}
+
+Status Store::Open() {
+  if (db_) return {};
+  // Command lines of every user are in it; SQLite's own files take its mode.
+  UniqueFd(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600)).reset();
+  sqlite3* db = nullptr;
+  const int opened = sqlite3_open_v2(
+      path_.c_str(), &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOFOLLOW, nullptr);
+  db_.reset(db);
+  Error error = Failure("open");
+  int step = opened;
+  if (opened == SQLITE_OK) {
+    sqlite3_busy_timeout(db, kBusyMs);
+    int64_t layout = 0;
+    {
+      Statement version(db, "PRAGMA user_version");
+      step = version.Step();
+      if (step == SQLITE_ROW) layout = version.Number(0);
+    }
+    if (step == SQLITE_ROW && (layout < 0 || layout > kSchema)) {
+      error = {Code::kUnavailable,
+               fmt::format("{} is of a later gpumuxd (layout {}, this one has {}) and stays as it is", path_,
+                           layout, kSchema),
+               "start that gpumuxd, or move the file away"};
+    } else if (step == SQLITE_ROW) {
+      step = sqlite3_exec(db, kSetUp, nullptr, nullptr, nullptr);
+      if (step == SQLITE_OK) return {};
+      error = Failure("write");
+    }
+  }
+  db_.reset();
+  if (IsBroken(step)) {
+    LogError("{} is broken: it is put aside as {}.broken", path_, path_);
+    for (const char* suffix : {"-wal", "-shm"}) std::remove((path_ + suffix).c_str());
+    std::rename(path_.c_str(), (path_ + ".broken").c_str());
+  }
+  return tl::unexpected(error);
+}
+
+Status Store::Put(const PastTenant& tenant) {
+  if (Status opened = Open(); !opened) return opened;
+  Statement put(db_.get(),
+                "INSERT OR REPLACE INTO tenants VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)");
+  put.Bind({tenant.id, tenant.name, int64_t{tenant.uid}, tenant.owner, tenant.outcome, tenant.started_ms,
+            tenant.ended_ms, tenant.waited_seconds, tenant.ran_seconds, tenant.labels, tenant.record});
+  const int step = put.Step();
+  if (step == SQLITE_DONE) return {};
+  const Error error = Failure("write");
+  if (IsBroken(step)) db_.reset();
+  return tl::unexpected(error);
+}
+
+Result<Answer> Store::Find(const Query& query) {
+  if (Status opened = Open(); !opened) return tl::unexpected(opened.error());
+  Answer answer;
+  const Where all = WhereOf(query);
+  Where page = all;
+  if (query.before) {
+    page.values.emplace_back(query.before->first);
+    const size_t ended = page.values.size();
+    page.And(fmt::format("(ended_ms < ?{0} OR (ended_ms = ?{0} AND id < ?{{}}))", ended),
+             query.before->second);
+  }
+  Statement rows(db_.get(),
+                 "SELECT id, name, uid, owner, outcome, started_ms, ended_ms, waited_seconds, ran_seconds, "
+                 "labels, record FROM tenants" +
+                     page.sql + fmt::format(" ORDER BY ended_ms DESC, id DESC LIMIT {}", query.limit + 1));
+  rows.Bind(page.values);
+  int step;
+  while ((step = rows.Step()) == SQLITE_ROW) {
+    if (answer.tenants.size() == query.limit) {
+      answer.more = true;
+      step = SQLITE_DONE;
+      break;
+    }
+    answer.tenants.push_back({.id = rows.Text(0),
+                              .name = rows.Text(1),
+                              .uid = static_cast<uint32_t>(rows.Number(2)),
+                              .owner = rows.Text(3),
+                              .outcome = rows.Text(4),
+                              .started_ms = rows.Number(5),
+                              .ended_ms = rows.Number(6),
+                              .waited_seconds = rows.Real(7),
+                              .ran_seconds = rows.Real(8),
+                              .labels = rows.Text(9),
+                              .record = rows.Text(10)});
+  }
+  std::vector<double> ran, waited;
+  std::map<std::string, uint64_t> outcomes;
+  Statement totals(db_.get(), "SELECT outcome, waited_seconds, ran_seconds FROM tenants" + all.sql);
+  totals.Bind(all.values);
+  while (step == SQLITE_DONE && (step = totals.Step()) == SQLITE_ROW) {
+    ++outcomes[totals.Text(0)];
+    waited.push_back(totals.Real(1));
+    ran.push_back(totals.Real(2));
+    step = SQLITE_DONE;
+  }
+  Statement oldest(db_.get(), "SELECT min(ended_ms) FROM tenants");
+  if (step == SQLITE_DONE && (step = oldest.Step()) == SQLITE_ROW) {
+    if (!oldest.IsNull(0)) answer.kept_since_ms = oldest.Number(0);
+    step = SQLITE_DONE;
+  }
+  if (step != SQLITE_DONE) {
+    const Error error = Failure("read");
+    if (IsBroken(step)) db_.reset();
+    return tl::unexpected(error);
+  }
+  std::sort(ran.begin(), ran.end());
+  std::sort(waited.begin(), waited.end());
+  answer.totals = {.tenants = ran.size(),
+                   .outcomes = {outcomes.begin(), outcomes.end()},
+                   .ran_median_seconds = Rank(ran, 50),
+                   .ran_p95_seconds = Rank(ran, 95),
+                   .waited_median_seconds = Rank(waited, 50),
+                   .waited_p95_seconds = Rank(waited, 95)};
+  return answer;
+}
+
+Result<uint64_t> Store::Prune(int64_t before_ms) {
+  if (Status opened = Open(); !opened) return tl::unexpected(opened.error());
+  Statement prune(db_.get(), "DELETE FROM tenants WHERE ended_ms < ?1");
+  prune.Bind({before_ms});
+  if (prune.Step() != SQLITE_DONE) return tl::unexpected(Failure("write"));
+  return static_cast<uint64_t>(sqlite3_changes(db_.get()));
+}
+
+}  // namespace gpumux::history
