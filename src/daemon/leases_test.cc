@@ -140,6 +140,9 @@ TEST_F(DaemonTest, ARunThatLostItsSessionComesBack) {
   program.Kill();
   EXPECT_EQ(program.Wait(), 128 + SIGKILL);
   ASSERT_TRUE(third->SendEnded(json{{"exit_code", nullptr}, {"signal", 9}}.dump()));
+  const auto noted = third->Next(std::chrono::seconds(20));
+  ASSERT_TRUE(noted && *noted);
+  EXPECT_EQ((*noted)->type, Type::kNoted);
   const auto summary = third->Next(std::chrono::seconds(20));
   ASSERT_TRUE(summary && *summary);
   ASSERT_EQ((*summary)->type, Type::kSummary);
