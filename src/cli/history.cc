@@ -155,9 +155,9 @@ const CommandSpec& HistorySpec() {
           "failed,\n"
           "killed (by a signal that gpumux did not send), out-of-memory (failed after it was refused "
           "memory),\n"
-          "neighbour-fault, own-fault, unknown-fault, mps-server, stopped, time-limit, not-enforced "
-          "(--strict),\n"
-          "not-started, released (a reservation), unknown.\n\n"
+          "neighbour-fault, own-fault, unknown-fault, mps-server, stopped, time-limit, not-enforced (stopped "
+          "since its\n"
+          "limit was not in force), not-started, released (a reservation), unknown.\n\n"
           "Examples:\n  gpumux history --since 7d\n  gpumux history --outcome out-of-memory --owner anna\n"
           "  gpumux history --limit all --csv > tenants.csv\n",
       .words = CommandSpec::Words::kNone};
