@@ -23,13 +23,22 @@ namespace {
 constexpr char kSetUp[] =
     "PRAGMA journal_mode=WAL;"
     "PRAGMA synchronous=NORMAL;"
-    "CREATE TABLE IF NOT EXISTS tenants (id TEXT PRIMARY KEY, name TEXT NOT NULL, uid INTEGER NOT NULL, "
-    "owner TEXT NOT NULL, outcome TEXT NOT NULL, started_ms INTEGER NOT NULL, ended_ms INTEGER NOT NULL, "
-    "waited_seconds REAL NOT NULL, ran_seconds REAL NOT NULL, labels TEXT NOT NULL, record TEXT NOT NULL) "
-    "WITHOUT ROWID;"
+    "CREATE TABLE IF NOT EXISTS tenants (number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, name TEXT NOT "
+    "NULL, "
+    "uid INTEGER NOT NULL, owner TEXT NOT NULL, outcome TEXT NOT NULL, started_ms INTEGER NOT NULL, ended_ms "
+    "INTEGER NOT "
+    "NULL, waited_seconds REAL NOT NULL, ran_seconds REAL NOT NULL, labels TEXT NOT NULL, record TEXT NOT "
+    "NULL);"
     // What totals need is in the index, so that records are not read for them.
-    "CREATE INDEX IF NOT EXISTS by_end ON tenants (ended_ms, id, owner, outcome, name, waited_seconds, "
+    "CREATE INDEX IF NOT EXISTS by_end ON tenants (ended_ms, id, owner, outcome, name, uid, waited_seconds, "
     "ran_seconds);"
+    "CREATE TABLE IF NOT EXISTS labels (key TEXT NOT NULL, value TEXT NOT NULL, number INTEGER NOT NULL, "
+    "PRIMARY KEY "
+    "(key, value, number)) WITHOUT ROWID;"
+    "CREATE TRIGGER IF NOT EXISTS forgotten AFTER DELETE ON tenants BEGIN DELETE FROM labels WHERE number = "
+    "old.number "
+    "AND key IN (SELECT key FROM json_each(CASE WHEN json_valid(old.labels) THEN old.labels ELSE '{}' END)); "
+    "END;"
     "PRAGMA user_version=1;";
 constexpr int kSchema = 1;
 constexpr int kBusyMs = 2000;
@@ -104,7 +113,7 @@ Where WhereOf(const Query& query) {
   if (!query.label_key.empty()) {
     where.values.emplace_back(query.label_key);
     const size_t key = where.values.size();
-    where.And(fmt::format("EXISTS (SELECT 1 FROM json_each(labels) WHERE key = ?{} AND value = ?{{}})", key),
+    where.And(fmt::format("number IN (SELECT number FROM labels WHERE key = ?{} AND value = ?{{}})", key),
               query.label_value);
   }
   return where;
@@ -168,13 +177,28 @@ Status Store::Open() {
 
 Status Store::Put(const PastTenant& tenant) {
   if (Status opened = Open(); !opened) return opened;
-  Statement put(db_.get(),
-                "INSERT OR REPLACE INTO tenants VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)");
-  put.Bind({tenant.id, tenant.name, int64_t{tenant.uid}, tenant.owner, tenant.outcome, tenant.started_ms,
-            tenant.ended_ms, tenant.waited_seconds, tenant.ran_seconds, tenant.labels, tenant.record});
-  const int step = put.Step();
-  if (step == SQLITE_DONE) return {};
+  int step = sqlite3_exec(db_.get(), "BEGIN IMMEDIATE", nullptr, nullptr, nullptr);
+  const auto run = [&](const char* sql, const std::vector<Value>& values) {
+    if (step != SQLITE_OK) return;
+    Statement statement(db_.get(), sql);
+    statement.Bind(values);
+    step = statement.Step();
+    if (step == SQLITE_DONE) step = SQLITE_OK;
+  };
+  run("DELETE FROM tenants WHERE id = ?1", {tenant.id});
+  run("INSERT INTO tenants (id, name, uid, owner, outcome, started_ms, ended_ms, waited_seconds, "
+      "ran_seconds, labels, "
+      "record) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+      {tenant.id, tenant.name, int64_t{tenant.uid}, tenant.owner, tenant.outcome, tenant.started_ms,
+       tenant.ended_ms, tenant.waited_seconds, tenant.ran_seconds, tenant.labels, tenant.record});
+  run("INSERT OR IGNORE INTO labels SELECT key, value, last_insert_rowid() FROM json_each(CASE WHEN "
+      "json_valid(?1) THEN "
+      "?1 ELSE '{}' END) WHERE type = 'text'",
+      {tenant.labels});
+  if (step == SQLITE_OK) step = sqlite3_exec(db_.get(), "COMMIT", nullptr, nullptr, nullptr);
+  if (step == SQLITE_OK) return {};
   const Error error = Failure("write");
+  sqlite3_exec(db_.get(), "ROLLBACK", nullptr, nullptr, nullptr);
   if (IsBroken(step)) db_.reset();
   return tl::unexpected(error);
 }
