@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/history_record.h"
 
+#include <deque>
 #include <nlohmann/json.hpp>
 
 #include "daemon/report.h"
@@ -50,6 +51,26 @@ Json Picked(const Json& from, const char* const (&keys)[N]) {
   return picked;
 }
 
+// The last of them: changes of its promise, and what was done to it. Its beginning and its end are told
+// already.
+constexpr size_t kMostEvents = 32;
+
+Json EventsOf(const Tenant& tenant, const EventLog& events) {
+  std::deque<const Event*> of;
+  for (const Event& event : events.kept()) {
+    if (event.tenant != tenant.id || event.kind == EventKind::kGranted || event.kind == EventKind::kEnded)
+      continue;
+    of.push_back(&event);
+    if (of.size() > kMostEvents) of.pop_front();
+  }
+  Json json = Json::array();
+  for (const Event* event : of) {
+    const Json full = Json::parse(EventJson(*event));
+    json.push_back({{"at", full["at"]}, {"kind", full["kind"]}, {"text", full["text"]}});
+  }
+  return json;
+}
+
 Outcome OfLostWork(LostWork::Cause cause) {
   switch (cause) {
     case LostWork::Cause::kNeighbour:
@@ -87,7 +108,7 @@ Outcome OutcomeOf(const Tenant& tenant, uint64_t refused) {
   return ended.signal ? Outcome::kKilled : Outcome::kFailed;
 }
 
-std::string HistoryRecord(const Tenant& tenant, const Machine& machine) {
+std::string HistoryRecord(const Tenant& tenant, const Machine& machine, const EventLog& events) {
   const Json shown = Json::parse(SummaryJson(tenant, machine))["tenant"];
   Json record = Picked(shown, kKept);
   record["gpus"] = Json::array();
@@ -101,6 +122,7 @@ std::string HistoryRecord(const Tenant& tenant, const Machine& machine) {
     record["mem_mean_bytes"] = nullptr;
     record["mem_mean_bytes_reason"] = "it was over before it was looked at twice";
   }
+  record["events"] = EventsOf(tenant, events);
   record["started_ms"] = Milliseconds(tenant.admitted_wall);
   record["ended_ms"] = Milliseconds(tenant.ended->wall);
   return record.dump(-1, ' ', false, Json::error_handler_t::replace);

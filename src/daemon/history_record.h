@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "daemon/events.h"
 #include "daemon/machine.h"
 #include "daemon/tenant.h"
 #include "history/outcome.h"
@@ -15,8 +16,9 @@ namespace gpumux::daemon {
 // Of one with `ended`. `refused`: how often it was refused memory.
 history::Outcome OutcomeOf(const Tenant& tenant, uint64_t refused);
 
-// For the history: the tenant as the API shows it, with `outcome` and `mem_mean_bytes`. JSON.
-std::string HistoryRecord(const Tenant& tenant, const Machine& machine);
+// For the history: the tenant as the API shows it, with `outcome`, `mem_mean_bytes` and what happened to it.
+// JSON.
+std::string HistoryRecord(const Tenant& tenant, const Machine& machine, const EventLog& events);
 // kInvalid: it is none. Any bytes may come.
 Result<history::PastTenant> ParseHistoryRecord(const std::string& record);
 

@@ -412,7 +412,7 @@ void Leases::End(Tenant& tenant, std::optional<uid_t> by) {
   }
   KillPoint("lease-ending");
   events_.Note(About(tenant.reservation ? EventKind::kReleased : EventKind::kEnded, tenant, ended.why, by));
-  std::string past = HistoryRecord(tenant, machine_);
+  std::string past = HistoryRecord(tenant, machine_, events_);
   tenant.child_death = {};
   tenant.child_pidfd.reset();
   tenant.stop_timer = {};

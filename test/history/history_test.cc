@@ -144,6 +144,11 @@ TEST(History, SaysOfATenantWhatStatusSaid) {
     last = status["tenants"][0];
     return last["mem_used_bytes"] > (uint64_t{1} << 30);
   }));
+  ASSERT_EQ(box.RunGpumux({"set", "told", "--mem", "3GiB:6GiB"}).exit_code, 0);
+  ASSERT_TRUE(WaitUntil("the change shows", [&] {
+    last = box.StatusData()["tenants"][0];
+    return last["mem_limit_bytes"] == uint64_t{6} << 30;
+  }));
   ASSERT_EQ(box.RunGpumux({"stop", "told"}).exit_code, 0);
   run.Wait();
   const json past = Past(box, "told");
@@ -153,6 +158,11 @@ TEST(History, SaysOfATenantWhatStatusSaid) {
   EXPECT_EQ(past["outcome"], "stopped");
   EXPECT_GE(past["mem_peak_bytes"], last["mem_used_bytes"]);
   EXPECT_EQ(past["gpus"][0]["uuid"], last["gpus"][0]["uuid"]);
+  ASSERT_EQ(past["events"].size(), 2u) << past["events"].dump();
+  EXPECT_EQ(past["events"][0]["kind"], "changed");
+  EXPECT_NE(past["events"][0]["text"].get<std::string>().find("6.0 GiB"), std::string::npos)
+      << past["events"].dump();
+  EXPECT_EQ(past["events"][1]["kind"], "stopping");
 }
 
 TEST(History, KnowsReservationsAndProgramsThatNeverRan) {
