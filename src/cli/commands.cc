@@ -18,6 +18,7 @@ const CommandSpec& HelpSpec();
 constexpr Command kCommands[] = {
     {"run", "start a program with a promise of GPU memory", RunMain, RunSpec},
     {"status", "GPUs and tenants at a glance", StatusMain, StatusSpec},
+    {"top", "GPUs, who held them when, and tenants, again and again", TopMain, TopSpec},
     {"ps", "the processes of every tenant", PsMain, PsSpec},
     {"explain", "a tenant's promise, and what enforces each part", ExplainMain, ExplainSpec},
     {"events", "what happened, and what happens", EventsMain, EventsSpec},
@@ -36,8 +37,8 @@ constexpr Command kCommands[] = {
 };
 
 // Commands of the product that later versions bring.
-constexpr const char* kLater[] = {"top",   "history", "promise", "mig",    "profile", "advise",
-                                  "bench", "cdi",     "docker",  "podman", "compose"};
+constexpr const char* kLater[] = {"history", "promise", "mig",    "profile", "advise",
+                                  "bench",   "cdi",     "docker", "podman",  "compose"};
 
 const Command* Find(const std::string& name) {
   for (const Command& command : kCommands) {

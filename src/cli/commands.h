@@ -13,6 +13,7 @@ namespace gpumux::cli {
 // A command takes what stands behind its name and returns the exit status.
 int RunMain(const std::vector<std::string>& arguments);
 int StatusMain(const std::vector<std::string>& arguments);
+int TopMain(const std::vector<std::string>& arguments);
 int PsMain(const std::vector<std::string>& arguments);
 int SetMain(const std::vector<std::string>& arguments);
 int StopMain(const std::vector<std::string>& arguments);
@@ -29,6 +30,7 @@ int VersionMain(const std::vector<std::string>& arguments);
 
 // What each takes; that of `run` is in run_options.h.
 const CommandSpec& StatusSpec();
+const CommandSpec& TopSpec();
 const CommandSpec& PsSpec();
 const CommandSpec& SetSpec();
 const CommandSpec& StopSpec();

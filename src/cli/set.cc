@@ -7,7 +7,7 @@
 #include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/envelope.h"
-#include "cli/run_options.h"
+#include "cli/set_request.h"
 #include "cli/tenant_lookup.h"
 #include "cli/terminal.h"
 
@@ -22,10 +22,6 @@ struct SetOptions {
   Json body = Json::object();
 };
 
-Json Size(const MemorySize& size) {
-  return size.bytes > 0 ? Json{{"bytes", size.bytes}} : Json{{"ratio", size.ratio}};
-}
-
 Result<SetOptions> Judge(const ParsedCommandLine& line) {
   SetOptions options;
   if (line.words.size() != 1 || line.words[0].empty()) {
@@ -35,15 +31,14 @@ Result<SetOptions> Judge(const ParsedCommandLine& line) {
   }
   options.tenant = line.words[0];
   if (const auto text = line.Value("--mem")) {
-    RunOptions memory;
-    if (const Status taken = TakeMem(*text, memory); !taken) return tl::unexpected(taken.error());
-    options.body["mem"] = Size(*memory.mem);
-    if (memory.mem_limit) options.body["mem_limit"] = Size(*memory.mem_limit);
+    auto memory = MemoryRequest(*text);
+    if (!memory) return tl::unexpected(memory.error());
+    options.body = std::move(*memory);
   }
   if (const auto text = line.Value("--time")) {
-    const auto time = ParseDuration(*text);
-    if (!time) return Fail(Code::kInvalid, "--time: " + time.error().message, time.error().hint);
-    options.body["time_seconds"] = static_cast<double>(time->count()) / 1000;
+    const auto time = TimeRequest(*text);
+    if (!time) return tl::unexpected(time.error());
+    options.body.update(*time);
   }
   if (options.body.empty()) {
     return Fail(Code::kInvalid, "there is nothing to set",

@@ -31,7 +31,10 @@ Terminal TerminalOf(int fd) {
   const char* no_color = std::getenv("NO_COLOR");
   terminal.color = !(term && std::strcmp(term, "dumb") == 0) && !(no_color && *no_color);
   winsize size{};
-  if (::ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) terminal.width = size.ws_col;
+  if (::ioctl(fd, TIOCGWINSZ, &size) == 0) {
+    terminal.width = size.ws_col;
+    terminal.height = size.ws_row;
+  }
   return terminal;
 }
 

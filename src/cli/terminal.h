@@ -10,7 +10,8 @@ namespace gpumux::cli {
 struct Terminal {
   bool is_tty = false;
   bool color = false;
-  int width = 0;  // columns; 0: no limit
+  int width = 0;   // columns; 0: no limit
+  int height = 0;  // lines; 0: not known
 };
 
 // stdout or stderr. Colour: a TTY, TERM is not "dumb", NO_COLOR is not set.
