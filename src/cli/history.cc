@@ -15,6 +15,8 @@
 #include "cli/envelope.h"
 #include "cli/history_view.h"
 #include "cli/terminal.h"
+#include "gpu/nvml.h"
+#include "gpu/uuid.h"
 #include "history/answer.h"
 #include "history/outcome.h"
 #include "history/store.h"
@@ -26,8 +28,9 @@ using Json = nlohmann::json;
 using Takes = OptionSpec::Takes;
 
 struct HistoryOptions {
-  std::string filters;  // of the query, each with '&' before it
-  size_t limit = 50;    // the newest; SIZE_MAX: all
+  std::optional<std::string> gpu;  // its history instead of tenants'
+  std::string filters;             // of the query, each with '&' before it
+  size_t limit = 50;               // the newest; SIZE_MAX: all
   bool json = false, csv = false;
 };
 
@@ -50,6 +53,20 @@ Result<HistoryOptions> Judge(const ParsedCommandLine& line) {
   for (const char* key : {"owner", "name", "outcome", "label"}) {
     if (const auto value = line.Value(std::string("--") + key))
       options.filters += fmt::format("&{}={}", key, PathPart(*value));
+  }
+  options.gpu = line.Value("--gpu");
+  if (const auto each = line.Value("--each")) {
+    const auto step = ParseDuration(*each);
+    if (!step || !options.gpu)
+      return Fail(Code::kInvalid,
+                  fmt::format("--each '{}': {}", Plain(*each, 40), step ? "it goes with --gpu" : "no time"),
+                  "write for example --gpu 0 --each 1h");
+    options.filters += fmt::format("&step_ms={}", step->count());
+  }
+  for (const char* option : {"--owner", "--name", "--outcome", "--label", "--limit"}) {
+    if (options.gpu && line.Value(option))
+      return Fail(Code::kInvalid, fmt::format("--gpu and {} do not go together", option),
+                  "--gpu shows what a GPU was like");
   }
   if (const auto outcome = line.Value("--outcome"); outcome && !history::ParseOutcome(*outcome))
     return Fail(Code::kInvalid, fmt::format("--outcome '{}' is none", Plain(*outcome, 40)),
@@ -92,6 +109,20 @@ class Source {
   }
 
   // `data` of an answer.
+  Result<Json> AskGpu(const std::string& query) {
+    if (client_) {
+      const auto body = client_->Get("/v1/history/gpus?" + query);
+      if (!body) return tl::unexpected(body.error());
+      return At(Json::parse(*body, nullptr, false), "data");
+    }
+    const auto now = std::chrono::duration_cast<std::chrono::milliseconds>(
+        std::chrono::system_clock::now().time_since_epoch());
+    const auto parsed = history::ParseGpuQuery(query, now.count());
+    if (!parsed) return tl::unexpected(parsed.error());
+    const auto found = store_->FindGpus(*parsed);
+    if (!found) return tl::unexpected(found.error());
+    return Json(history::GpuAnswerJson(*found, *parsed));
+  }
   Result<Json> Ask(const std::string& query) {
     if (client_) {
       const auto body = client_->Get("/v1/history?" + query);
@@ -133,6 +164,32 @@ Result<Json> AskAll(Source& source, const HistoryOptions& options) {
   }
 }
 
+// `gpu`: an index, a UUID, or "all".
+Result<std::string> UuidQuery(const Endpoints& endpoints, const std::string& gpu) {
+  if (gpu == "all") return "";
+  const auto nvml = gpu::Nvml::Open(endpoints.source);
+  if (!nvml) return tl::unexpected(nvml.error());
+  for (const auto& device : (*nvml)->Devices()) {
+    const std::string uuid = device.uuid.ToString();
+    if (gpu == uuid || gpu == fmt::format("{}", device.index)) return "&gpu=" + PathPart(uuid);
+  }
+  // One that is not there any more has a history all the same.
+  if (gpu::ParseUuid(gpu)) return "&gpu=" + PathPart(gpu);
+  return Fail(Code::kNotFound, fmt::format("there is no GPU {}", Plain(gpu, 60)),
+              "see them with: gpumux status");
+}
+
+int ShowGpus(const Endpoints& endpoints, Source& source, const HistoryOptions& options) {
+  const auto gpu = UuidQuery(endpoints, *options.gpu);
+  if (!gpu) return Report(gpu.error(), options.json);
+  const auto data = source.AskGpu((*gpu + options.filters).substr((*gpu + options.filters).empty() ? 0 : 1));
+  if (!data) return Report(data.error(), options.json);
+  if (options.json) return Print(Envelope("gpu-history", endpoints.source.simulated, *data) + "\n") ? 0 : 1;
+  const Json& stretches = At(*data, "stretches");
+  if (options.csv) return Print(GpuHistoryCsv(stretches)) ? 0 : 1;
+  return Print(RenderGpuHistory(stretches, TerminalOf(STDOUT_FILENO))) ? 0 : 1;
+}
+
 }  // namespace
 
 const CommandSpec& HistorySpec() {
@@ -148,8 +205,13 @@ const CommandSpec& HistorySpec() {
                   {"--since", Takes::kValue, "T", "that ended no longer ago than T, for example 24h"},
                   {"--until", Takes::kValue, "T", "that ended at least so long ago"},
                   {"--limit", Takes::kValue, "N", "the newest N (50), or all"},
+                  {"--gpu", Takes::kValue, "WHICH",
+                   "what a GPU was like instead: an index, a UUID, or all; the last day, or --since"},
+                  {"--each", Takes::kValue, "T",
+                   "with --gpu: one row for so long (1m or more; as many as fit)"},
                   {"--csv", Takes::kNothing, "", "one line a tenant, for spreadsheets"},
-                  {"--json", Takes::kNothing, "", "one JSON object (schema gpumux.history/1)"}},
+                  {"--json", Takes::kNothing, "",
+                   "one JSON object (schema gpumux.history/1, with --gpu gpumux.gpu-history/1)"}},
       .footer =
           "The totals below the table are of all that the filters let through. Every outcome: completed, "
           "failed,\n"
@@ -159,7 +221,8 @@ const CommandSpec& HistorySpec() {
           "since its\n"
           "limit was not in force), not-started, released (a reservation), unknown.\n\n"
           "Examples:\n  gpumux history --since 7d\n  gpumux history --outcome out-of-memory --owner anna\n"
-          "  gpumux history --limit all --csv > tenants.csv\n",
+          "  gpumux history --limit all --csv > tenants.csv\n"
+          "  gpumux history --gpu 0 --since 7d --each 6h\n",
       .words = CommandSpec::Words::kNone};
   return spec;
 }
@@ -175,6 +238,7 @@ int HistoryMain(const std::vector<std::string>& arguments) {
   if (!endpoints) return Report(endpoints.error(), json);
   auto source = Source::Find(*endpoints);
   if (!source) return Report(source.error(), json);
+  if (options->gpu) return ShowGpus(*endpoints, *source, *options);
   const auto found = AskAll(*source, *options);
   if (!found) return Report(found.error(), json);
   if (json) return Print(Envelope("history", endpoints->source.simulated, *found) + "\n") ? 0 : 1;

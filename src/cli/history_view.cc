@@ -175,4 +175,56 @@ std::string HistoryCsv(const Json& tenants) {
   return out;
 }
 
+std::string RenderGpuHistory(const Json& stretches, const Terminal& terminal) {
+  Table table;
+  table.AddColumn("FROM");
+  table.AddColumn("GPU", Table::Align::kLeft, 4);
+  table.AddColumn("MODE", Table::Align::kLeft, 2);
+  table.AddColumn("TENANTS", Table::Align::kRight);
+  table.AddColumn("USED, MEAN", Table::Align::kRight, 3);
+  table.AddColumn("MOST", Table::Align::kRight);
+  table.AddColumn("GUARANTEED", Table::Align::kRight);
+  table.AddColumn("PROMISABLE, LEAST", Table::Align::kRight, 1);
+  table.AddColumn("UNMANAGED", Table::Align::kRight);
+  table.AddColumn("UNEXPLAINED", Table::Align::kRight, 5);
+  for (const Json& stretch : stretches) {
+    std::string modes;
+    for (const Json& mode : At(stretch, "modes"))
+      if (mode.is_string()) modes += (modes.empty() ? "" : ", ") + TextAt(Json{{"mode", mode}}, "mode", 20);
+    table.AddRow({{LocalTime(At(stretch, "from_ms"))},
+                  {TextAt(stretch, "uuid", 12)},
+                  {modes.empty() ? kUnknown : modes},
+                  {fmt::format("{}", CountAt(stretch, "tenants"))},
+                  {Bytes(At(stretch, "mem_used_mean_bytes"))},
+                  {Bytes(At(stretch, "mem_used_bytes"))},
+                  {Bytes(At(stretch, "mem_guaranteed_bytes"))},
+                  {Bytes(At(stretch, "mem_promisable_bytes"))},
+                  {Bytes(At(stretch, "mem_unmanaged_bytes"))},
+                  {Bytes(At(stretch, "mem_unexplained_bytes"))}});
+  }
+  return table.empty() ? "nothing is known of that time\n" : table.Render(terminal);
+}
+
+std::string GpuHistoryCsv(const Json& stretches) {
+  constexpr const char* kColumns[] = {"from_ms",
+                                      "uuid",
+                                      "modes",
+                                      "samples",
+                                      "tenants",
+                                      "mem_guaranteed_bytes",
+                                      "mem_used_bytes",
+                                      "mem_used_mean_bytes",
+                                      "mem_promisable_bytes",
+                                      "mem_device_used_bytes",
+                                      "mem_unmanaged_bytes",
+                                      "mem_unexplained_bytes"};
+  std::string out = fmt::format("{}\r\n", fmt::join(kColumns, ","));
+  for (const Json& stretch : stretches) {
+    std::vector<std::string> cells;
+    for (const char* column : kColumns) cells.push_back(Cell(At(stretch, column)));
+    out += fmt::format("{}\r\n", fmt::join(cells, ","));
+  }
+  return out;
+}
+
 }  // namespace gpumux::cli

@@ -12,6 +12,10 @@ namespace gpumux::cli {
 std::string RenderHistory(const nlohmann::json& tenants, const nlohmann::json& totals,
                           const Terminal& terminal);
 
+// Stretches of schema gpumux.gpu-history/1 for people, oldest first.
+std::string RenderGpuHistory(const nlohmann::json& stretches, const Terminal& terminal);
+std::string GpuHistoryCsv(const nlohmann::json& stretches);
+
 // The same as CSV (RFC 4180), one line a tenant, with a header; times in UTC, sizes in bytes.
 std::string HistoryCsv(const nlohmann::json& tenants);
 

@@ -30,7 +30,7 @@ void Api::Refresh(const ipc::PeerIdentity& peer) {
 void Api::Handle(const ApiServer::Request& request, ApiServer::Reply reply) {
   if (request.method == "GET" && request.path == "/v1/events")
     return events_.Handle(request, std::move(reply));
-  if (request.method == "GET" && request.path == "/v1/history")
+  if (request.method == "GET" && History::Takes(request.path))
     return history_.Handle(request, std::move(reply));
   if (MpsApi::Takes(request.path)) {
     if (request.method == "GET") Refresh(request.peer);

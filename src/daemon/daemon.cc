@@ -19,6 +19,7 @@
 #include "daemon/ending.h"
 #include "daemon/events.h"
 #include "daemon/gates.h"
+#include "daemon/gpu_samples.h"
 #include "daemon/history.h"
 #include "daemon/kept.h"
 #include "daemon/mps_clients.h"
@@ -34,6 +35,7 @@ namespace gpumux::daemon {
 
 namespace {
 constexpr Time kTick = std::chrono::seconds(1);
+constexpr Time kSampleEach = std::chrono::minutes(1);
 constexpr Time kLeaveLimit = std::chrono::seconds(5);
 }  // namespace
 
@@ -195,6 +197,10 @@ struct Daemon::Parts {
     held.Tick();
     gates.Update();
     turn_desk.Tick();
+    if (clock.Now() >= sample_at) {
+      sample_at = clock.Now() + kSampleEach;
+      history.Add(SampleGpus(machine, tenants, clock));
+    }
     if (!leases.Idle() || !mps.Idle())
       idle_since.reset();
     else if (!idle_since)
@@ -291,6 +297,7 @@ struct Daemon::Parts {
   Place place{settings.paths};
   std::string place_lost;  // why the sockets could not be put back, as it was said
   std::optional<Time> idle_since;
+  Time sample_at{};  // of the GPUs, for the history
   std::string told_state;
 };
 

@@ -61,19 +61,40 @@ void History::Add(std::string id, std::string record) {
   wake_.notify_one();
 }
 
+void History::Add(std::vector<history::GpuSample> samples) {
+  {
+    const std::lock_guard lock(mutex_);
+    // A disk that hangs costs the oldest.
+    if (samples_.size() >= kMostSamples) samples_.pop_front();
+    samples_.push_back(std::move(samples));
+  }
+  wake_.notify_one();
+}
+
 void History::Handle(const ApiServer::Request& request, ApiServer::Reply reply) {
   const auto refuse = [&](const Error& error) { reply({HttpStatus(error.code), Report::ErrorBody(error)}); };
   if (settings_.path.empty())
     return refuse(
         {Code::kUnavailable, "this daemon keeps no history", "see history.keep in the configuration"});
-  auto query = history::ParseQuery(request.query);
-  if (!query) return refuse(query.error());
-  // Labels are for their owner and root: nobody else finds out by asking for them.
-  if (!query->label_key.empty() && IsStranger(request.peer.uid)) query->uid = request.peer.uid;
+  Asked asked{.query = {}, .viewer = request.peer.uid, .reply = {}};
+  if (request.path == "/v1/history/gpus") {
+    const auto now =
+        std::chrono::duration_cast<std::chrono::milliseconds>(clock_.WallTime().time_since_epoch());
+    auto query = history::ParseGpuQuery(request.query, now.count());
+    if (!query) return refuse(query.error());
+    asked.query = std::move(*query);
+  } else {
+    auto query = history::ParseQuery(request.query);
+    if (!query) return refuse(query.error());
+    // Labels are for their owner and root: nobody else finds out by asking for them.
+    if (!query->label_key.empty() && IsStranger(request.peer.uid)) query->uid = request.peer.uid;
+    asked.query = std::move(*query);
+  }
   {
     const std::lock_guard lock(mutex_);
     if (asked_.size() < kMostAsked) {
-      asked_.push_back({std::move(*query), request.peer.uid, std::move(reply)});
+      asked.reply = std::move(reply);
+      asked_.push_back(std::move(asked));
       reply = nullptr;
     }
   }
@@ -90,6 +111,8 @@ void History::Run() {
       if (failing_ && stop_) return;
     } else if (!asked_.empty()) {
       Answer(lock);
+    } else if (!samples_.empty() && !failing_) {
+      WriteSamples(lock);
     } else if (stop_) {
       return;
     } else if (now >= prune_at_) {
@@ -142,12 +165,34 @@ void History::Answer(std::unique_lock<std::mutex>& lock) {
   Asked asked = std::move(asked_.front());
   asked_.pop_front();
   lock.unlock();
-  const auto found = store_.Find(asked.query);
-  ApiServer::Response response =
-      found ? ApiServer::Response{200, Body(*found, asked.viewer)}
-            : ApiServer::Response{HttpStatus(found.error().code), Report::ErrorBody(found.error())};
+  ApiServer::Response response = Look(asked);
   lock.lock();
   Tell([reply = std::move(asked.reply), response = std::move(response)] { reply(response); });
+}
+
+ApiServer::Response History::Look(const Asked& asked) {
+  const auto failure = [](const Error& error) {
+    return ApiServer::Response{HttpStatus(error.code), Report::ErrorBody(error)};
+  };
+  if (const auto* query = std::get_if<history::GpuQuery>(&asked.query)) {
+    const auto found = store_.FindGpus(*query);
+    if (!found) return failure(found.error());
+    return {200, EnvelopeOf("gpumux.gpu-history/1", clock_, settings_.simulated,
+                            history::GpuAnswerJson(*found, *query).dump())};
+  }
+  const auto found = store_.Find(std::get<history::Query>(asked.query));
+  return found ? ApiServer::Response{200, Body(*found, asked.viewer)} : failure(found.error());
+}
+
+void History::WriteSamples(std::unique_lock<std::mutex>& lock) {
+  const auto samples = std::move(samples_.front());
+  samples_.pop_front();
+  lock.unlock();
+  const Status kept = store_.Put(samples);
+  const std::string why = kept ? "" : kept.error().ToString();
+  if (why != said_ && !why.empty()) LogError("history: {}", why);
+  said_ = why;
+  lock.lock();
 }
 
 void History::PruneNow(std::unique_lock<std::mutex>& lock) {

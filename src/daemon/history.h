@@ -11,6 +11,7 @@
 #include <string_view>
 #include <thread>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "base/clock.h"
@@ -27,6 +28,7 @@ namespace gpumux::daemon {
 class History {
  public:
   static constexpr size_t kMostQueued = 4096;
+  static constexpr size_t kMostSamples = 60;  // moments
   static constexpr size_t kMostAsked = 64;
 
   struct Settings {
@@ -46,11 +48,15 @@ class History {
 
   // `record`: HistoryRecord(). Never blocks for long.
   void Add(std::string id, std::string record);
+  // Of all GPUs, at one moment.
+  void Add(std::vector<history::GpuSample> samples);
+  // GET /v1/history and /v1/history/gpus.
   void Handle(const ApiServer::Request& request, ApiServer::Reply reply);
+  static bool Takes(const std::string& path) { return path == "/v1/history" || path == "/v1/history/gpus"; }
 
  private:
   struct Asked {
-    history::Query query;
+    std::variant<history::Query, history::GpuQuery> query;
     uid_t viewer = 0;
     ApiServer::Reply reply;
   };
@@ -58,7 +64,9 @@ class History {
   void Run();
   // With the mutex taken: the next thing to do is done without it.
   void Write(std::unique_lock<std::mutex>& lock);
+  void WriteSamples(std::unique_lock<std::mutex>& lock);
   void Answer(std::unique_lock<std::mutex>& lock);
+  ApiServer::Response Look(const Asked& asked);
   void PruneNow(std::unique_lock<std::mutex>& lock);
   std::string Body(const history::Answer& answer, uid_t viewer) const;
   // From the thread, with the mutex taken: `what` is done by the loop.
@@ -73,6 +81,7 @@ class History {
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<std::pair<std::string, std::string>> queue_;
+  std::deque<std::vector<history::GpuSample>> samples_;
   std::deque<Asked> asked_;
   std::vector<std::function<void()>> told_;
   bool stop_ = false, failing_ = false;

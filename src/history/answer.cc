@@ -95,4 +95,57 @@ Json AnswerJson(const Answer& answer, const std::function<Json(Json record, cons
   return data;
 }
 
+Result<GpuQuery> ParseGpuQuery(std::string_view text, int64_t now_ms) {
+  constexpr int64_t kDayMs = 86'400'000, kLeastStepMs = 60'000, kMostRows = 1440;
+  GpuQuery query;
+  query.until_ms = now_ms;
+  query.step_ms = 0;
+  std::optional<int64_t> since;
+  const auto pairs = ParseQueryText(text);
+  if (!pairs) return tl::unexpected(pairs.error());
+  for (const auto& [key, value] : *pairs) {
+    if (key == "gpu") {
+      query.gpu = value;
+      continue;
+    }
+    const auto number = NumberOf(key, value);
+    if (!number) return tl::unexpected(number.error());
+    if (key == "since_ms") {
+      since = *number;
+    } else if (key == "until_ms") {
+      query.until_ms = *number;
+    } else if (key == "step_ms") {
+      query.step_ms = *number;
+    } else {
+      return Fail(Code::kInvalid, fmt::format("'{}' is nothing to ask the history for", key.substr(0, 40)));
+    }
+  }
+  query.since_ms = since.value_or(std::max<int64_t>(query.until_ms - kDayMs, 0));
+  const int64_t range = std::max<int64_t>(query.until_ms - query.since_ms, 0);
+  query.step_ms = std::max({query.step_ms, kLeastStepMs, range / kMostRows});
+  return query;
+}
+
+Json GpuAnswerJson(const std::vector<GpuStretch>& stretches, const GpuQuery& query) {
+  const auto bytes = [](const std::optional<uint64_t>& value) {
+    return value ? Json(*value) : Json(nullptr);
+  };
+  Json list = Json::array();
+  for (const GpuStretch& stretch : stretches) {
+    list.push_back({{"from_ms", stretch.from_ms},
+                    {"uuid", stretch.gpu},
+                    {"modes", stretch.modes},
+                    {"samples", stretch.samples},
+                    {"tenants", stretch.tenants},
+                    {"mem_guaranteed_bytes", stretch.guaranteed_bytes},
+                    {"mem_used_bytes", stretch.used_bytes},
+                    {"mem_used_mean_bytes", stretch.used_mean_bytes},
+                    {"mem_promisable_bytes", stretch.promisable_bytes},
+                    {"mem_device_used_bytes", bytes(stretch.device_used_bytes)},
+                    {"mem_unmanaged_bytes", bytes(stretch.unmanaged_bytes)},
+                    {"mem_unexplained_bytes", bytes(stretch.unexplained_bytes)}});
+  }
+  return {{"step_seconds", static_cast<double>(query.step_ms) / 1e3}, {"stretches", std::move(list)}};
+}
+
 }  // namespace gpumux::history

@@ -71,6 +71,20 @@ TEST(HistoryAnswer, ShowsRecordsAsTheViewerMaySeeThem) {
   EXPECT_TRUE(json["totals"]["ran_p95_seconds"].is_null());
 }
 
+TEST(HistoryGpuQuery, IsOfTheLastDayInRowsThatFit) {
+  constexpr int64_t kNow = 1'800'000'000'000, kDay = 86'400'000;
+  const auto usual = ParseGpuQuery("", kNow);
+  ASSERT_TRUE(usual);
+  EXPECT_EQ(usual->since_ms, kNow - kDay);
+  EXPECT_EQ(usual->step_ms, 60'000);
+  EXPECT_EQ(ParseGpuQuery("since_ms=" + std::to_string(kNow - 30 * kDay), kNow)->step_ms, 30 * 60'000);
+  EXPECT_EQ(ParseGpuQuery("gpu=GPU-1&step_ms=3600000", kNow)->gpu, "GPU-1");
+  EXPECT_EQ(ParseGpuQuery("step_ms=1", kNow)->step_ms, 60'000);
+  EXPECT_EQ(ParseGpuQuery("since_ms=9223372036854775807&until_ms=0", kNow)->step_ms, 60'000);
+  for (const char* text : {"gpu", "since_ms=-1", "colour=red"})
+    EXPECT_FALSE(ParseGpuQuery(text, kNow)) << text;
+}
+
 TEST(Outcome, EveryNameIsRead) {
   for (int i = 0; i <= static_cast<int>(Outcome::kUnknown); ++i) {
     const auto outcome = static_cast<Outcome>(i);

@@ -39,6 +39,11 @@ constexpr char kSetUp[] =
     "old.number "
     "AND key IN (SELECT key FROM json_each(CASE WHEN json_valid(old.labels) THEN old.labels ELSE '{}' END)); "
     "END;"
+    "CREATE TABLE IF NOT EXISTS gpus (gpu TEXT NOT NULL, at_ms INTEGER NOT NULL, mode TEXT NOT NULL, tenants "
+    "INTEGER NOT "
+    "NULL, guaranteed INTEGER NOT NULL, used INTEGER NOT NULL, promisable INTEGER NOT NULL, device_used "
+    "INTEGER, unmanaged "
+    "INTEGER, unexplained INTEGER, PRIMARY KEY (gpu, at_ms)) WITHOUT ROWID;"
     "PRAGMA user_version=1;";
 constexpr int kSchema = 1;
 constexpr int kBusyMs = 2000;
@@ -47,7 +52,11 @@ struct Finalize {
   void operator()(sqlite3_stmt* statement) const { sqlite3_finalize(statement); }
 };
 
-using Value = std::variant<int64_t, double, std::string>;
+using Value = std::variant<std::monostate, int64_t, double, std::string>;
+
+Value OrNull(const std::optional<uint64_t>& bytes) {
+  return bytes ? Value(static_cast<int64_t>(*bytes)) : Value(std::monostate());
+}
 
 class Statement {
  public:
@@ -67,6 +76,8 @@ class Statement {
         sqlite3_bind_int64(statement_.get(), at, *number);
       } else if (const auto* real = std::get_if<double>(&value)) {
         sqlite3_bind_double(statement_.get(), at, *real);
+      } else if (std::holds_alternative<std::monostate>(value)) {
+        sqlite3_bind_null(statement_.get(), at);
       } else {
         const auto& text = std::get<std::string>(value);
         sqlite3_bind_text(statement_.get(), at, text.data(), static_cast<int>(text.size()), SQLITE_TRANSIENT);
@@ -269,12 +280,85 @@ Result<Answer> Store::Find(const Query& query) {
   return answer;
 }
 
+Status Store::Put(const std::vector<GpuSample>& samples) {
+  if (Status opened = Open(); !opened) return opened;
+  int step = sqlite3_exec(db_.get(), "BEGIN IMMEDIATE", nullptr, nullptr, nullptr);
+  for (const GpuSample& sample : samples) {
+    if (step != SQLITE_OK) break;
+    Statement put(db_.get(), "INSERT OR REPLACE INTO gpus VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)");
+    put.Bind({sample.gpu, sample.at_ms, sample.mode, int64_t{sample.tenants},
+              static_cast<int64_t>(sample.guaranteed_bytes), static_cast<int64_t>(sample.used_bytes),
+              static_cast<int64_t>(sample.promisable_bytes), OrNull(sample.device_used_bytes),
+              OrNull(sample.unmanaged_bytes), OrNull(sample.unexplained_bytes)});
+    step = put.Step();
+    if (step == SQLITE_DONE) step = SQLITE_OK;
+  }
+  if (step == SQLITE_OK) step = sqlite3_exec(db_.get(), "COMMIT", nullptr, nullptr, nullptr);
+  if (step == SQLITE_OK) return {};
+  const Error error = Failure("write");
+  sqlite3_exec(db_.get(), "ROLLBACK", nullptr, nullptr, nullptr);
+  if (IsBroken(step)) db_.reset();
+  return tl::unexpected(error);
+}
+
+Result<std::vector<GpuStretch>> Store::FindGpus(const GpuQuery& query) {
+  if (Status opened = Open(); !opened) return tl::unexpected(opened.error());
+  const int64_t step_ms = std::max<int64_t>(query.step_ms, 1);
+  std::string sql =
+      "SELECT gpu, (at_ms / ?3) * ?3 AS stretch, group_concat(DISTINCT mode), max(tenants), count(*), "
+      "max(guaranteed), "
+      "max(used), avg(used), min(promisable), max(device_used), max(unmanaged), max(unexplained) FROM gpus "
+      "WHERE at_ms >= ?1 AND at_ms <= ?2";
+  std::vector<Value> values = {query.since_ms, query.until_ms, step_ms};
+  if (query.gpu) {
+    sql += " AND gpu = ?4";
+    values.emplace_back(*query.gpu);
+  }
+  Statement rows(db_.get(), sql + " GROUP BY gpu, stretch ORDER BY stretch, gpu");
+  rows.Bind(values);
+  const auto bytes = [&](int column) { return static_cast<uint64_t>(rows.Number(column)); };
+  const auto or_none = [&](int column) {
+    return rows.IsNull(column) ? std::nullopt : std::optional<uint64_t>(bytes(column));
+  };
+  std::vector<GpuStretch> found;
+  int step;
+  while ((step = rows.Step()) == SQLITE_ROW) {
+    found.push_back({.from_ms = rows.Number(1),
+                     .gpu = rows.Text(0),
+                     .modes = {},
+                     .tenants = static_cast<uint32_t>(rows.Number(3)),
+                     .samples = bytes(4),
+                     .guaranteed_bytes = bytes(5),
+                     .used_bytes = bytes(6),
+                     .used_mean_bytes = static_cast<uint64_t>(rows.Real(7)),
+                     .promisable_bytes = bytes(8),
+                     .device_used_bytes = or_none(9),
+                     .unmanaged_bytes = or_none(10),
+                     .unexplained_bytes = or_none(11)});
+    std::string modes = rows.Text(2);
+    for (size_t at = 0; at <= modes.size();) {
+      const size_t end = std::min(modes.find(',', at), modes.size());
+      if (end > at) found.back().modes.push_back(modes.substr(at, end - at));
+      at = end + 1;
+    }
+    std::sort(found.back().modes.begin(), found.back().modes.end());
+  }
+  if (step == SQLITE_DONE) return found;
+  const Error error = Failure("read");
+  if (IsBroken(step)) db_.reset();
+  return tl::unexpected(error);
+}
+
 Result<uint64_t> Store::Prune(int64_t before_ms) {
   if (Status opened = Open(); !opened) return tl::unexpected(opened.error());
   Statement prune(db_.get(), "DELETE FROM tenants WHERE ended_ms < ?1");
   prune.Bind({before_ms});
   if (prune.Step() != SQLITE_DONE) return tl::unexpected(Failure("write"));
-  return static_cast<uint64_t>(sqlite3_changes(db_.get()));
+  const auto tenants = static_cast<uint64_t>(sqlite3_changes(db_.get()));
+  Statement samples(db_.get(), "DELETE FROM gpus WHERE at_ms < ?1");
+  samples.Bind({before_ms});
+  if (samples.Step() != SQLITE_DONE) return tl::unexpected(Failure("write"));
+  return tenants;
 }
 
 }  // namespace gpumux::history

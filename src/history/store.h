@@ -54,6 +54,33 @@ struct Answer {
   std::optional<int64_t> kept_since_ms = {};  // the oldest end in the file
 };
 
+// A GPU at one moment. Bytes; of what NVML could not be asked for nullopt.
+struct GpuSample {
+  int64_t at_ms = 0;
+  std::string gpu;   // UUID
+  std::string mode;  // empty: no tenant
+  uint32_t tenants = 0;
+  uint64_t guaranteed_bytes = 0, used_bytes = 0, promisable_bytes = 0;
+  std::optional<uint64_t> device_used_bytes = {}, unmanaged_bytes = {}, unexplained_bytes = {};
+};
+
+struct GpuQuery {
+  std::optional<std::string> gpu = {};  // UUID
+  int64_t since_ms = 0, until_ms = INT64_MAX;
+  int64_t step_ms = 60'000;  // one row for so long
+};
+
+// What samples of one stretch of time say together: the most of each, and of promisable bytes the least.
+struct GpuStretch {
+  int64_t from_ms = 0;
+  std::string gpu;
+  std::vector<std::string> modes;  // that it had, without doubles, sorted
+  uint32_t tenants = 0;
+  uint64_t samples = 0;
+  uint64_t guaranteed_bytes = 0, used_bytes = 0, used_mean_bytes = 0, promisable_bytes = 0;
+  std::optional<uint64_t> device_used_bytes, unmanaged_bytes, unexplained_bytes;
+};
+
 // Past tenants in an SQLite file that outlives the machine's boot. One thread.
 class Store {
  public:
@@ -64,7 +91,11 @@ class Store {
   // Again with the same id: as it was. kUnavailable: not written, and why.
   Status Put(const PastTenant& tenant);
   Result<Answer> Find(const Query& query);
-  // Those that ended before. How many.
+  // All of one moment, or none.
+  Status Put(const std::vector<GpuSample>& samples);
+  // Oldest first.
+  Result<std::vector<GpuStretch>> FindGpus(const GpuQuery& query);
+  // Tenants that ended before, and samples of before. How many tenants.
   Result<uint64_t> Prune(int64_t before_ms);
 
  private:

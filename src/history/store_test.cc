@@ -134,6 +134,41 @@ TEST_F(HistoryStoreTest, ForgetsWhatEndedBefore) {
   EXPECT_EQ(store.Find({})->kept_since_ms, 6);
 }
 
+TEST_F(HistoryStoreTest, KeepsWhatGpusWereLikeAndTellsTheMostOfEachStretch) {
+  Store store(path());
+  for (int minute = 0; minute < 120; ++minute) {
+    GpuSample one{.at_ms = 60'000LL * minute,
+                  .gpu = "GPU-1",
+                  .mode = minute < 30 ? "timeslice" : "turns",
+                  .tenants = 2,
+                  .guaranteed_bytes = 100,
+                  .used_bytes = static_cast<uint64_t>(minute),
+                  .promisable_bytes = 1000u - minute};
+    if (minute >= 60) one.unmanaged_bytes = 7;
+    GpuSample other = one;
+    other.gpu = "GPU-2";
+    other.mode = "";
+    ASSERT_TRUE(store.Put({one, other}));
+  }
+  const auto hours = store.FindGpus(GpuQuery{.gpu = "GPU-1", .step_ms = 3'600'000});
+  ASSERT_TRUE(hours);
+  ASSERT_EQ(hours->size(), 2u);
+  const GpuStretch& first = hours->front();
+  EXPECT_EQ(first.from_ms, 0);
+  EXPECT_EQ(first.modes, (std::vector<std::string>{"timeslice", "turns"}));
+  EXPECT_EQ(first.samples, 60u);
+  EXPECT_EQ(first.used_bytes, 59u);
+  EXPECT_EQ(first.used_mean_bytes, 29u);
+  EXPECT_EQ(first.promisable_bytes, 941u);
+  EXPECT_FALSE(first.unmanaged_bytes) << "unknown is not 0";
+  EXPECT_EQ(hours->back().unmanaged_bytes, 7u);
+  const auto both = store.FindGpus(GpuQuery{.since_ms = 60'000LL * 119});
+  ASSERT_EQ(both->size(), 2u);
+  EXPECT_TRUE(both->back().modes.empty());
+  ASSERT_TRUE(store.Prune(60'000LL * 100));
+  EXPECT_EQ(store.FindGpus(GpuQuery{.gpu = "GPU-1"})->size(), 20u);
+}
+
 TEST_F(HistoryStoreTest, TakesAnyBytes) {
   Store store(path());
   PastTenant odd = Past("x", 1);

@@ -193,6 +193,31 @@ TEST(History, TableTotalsAndCsv) {
   EXPECT_EQ(box.RunGpumux({"history", "--since", "soon"}).exit_code, 2);
 }
 
+TEST(History, KnowsWhatTheGpuWasLike) {
+  Sandbox box;
+  Process run =
+      box.Gpumux({"run", "--mem", "4GiB", "--mode", "timeslice", "--name", "holds", "--", "sleep", "600"});
+  ASSERT_TRUE(WaitUntil("it runs", [&] { return !box.StatusData()["tenants"].empty(); }));
+  // A daemon looks when it starts, and each minute.
+  kill(box.DaemonPid(), SIGKILL);
+  json stretches;
+  ASSERT_TRUE(WaitUntil("the next daemon has looked", [&] {
+    const Outcome o = box.RunGpumux({"history", "--gpu", "0", "--json"});
+    const json answer = json::parse(o.out, nullptr, false);
+    if (!answer.is_object() || answer["data"]["stretches"].empty()) return false;
+    stretches = answer["data"]["stretches"];
+    return stretches.back()["mem_guaranteed_bytes"] == uint64_t{4} << 30;
+  }));
+  EXPECT_EQ(stretches.back()["modes"], json{"timeslice"});
+  EXPECT_EQ(stretches.back()["tenants"], 1);
+  EXPECT_TRUE(stretches.back()["mem_unmanaged_bytes"].is_number());
+  const Outcome table = box.RunGpumux({"history", "--gpu", "all", "--each", "1h"});
+  EXPECT_NE(table.out.find("timeslice"), std::string::npos) << table.out;
+  EXPECT_EQ(box.RunGpumux({"history", "--gpu", "7"}).exit_code, 6);
+  EXPECT_EQ(box.RunGpumux({"history", "--gpu", "0", "--owner", "anna"}).exit_code, 2);
+  EXPECT_EQ(box.RunGpumux({"history", "--each", "1h"}).exit_code, 2);
+}
+
 // A death between the end of a lease and the history's disk.
 TEST(History, LosesNobodyWhenTheDaemonDiesAtTheirEnd) {
   for (const char* const point : {"lease-ending", "lease-finished"}) {
