@@ -70,6 +70,20 @@ tenants = 8
   EXPECT_EQ(policy.every_user->priority, std::nullopt);
 }
 
+TEST(Configuration, ServesMetricsToThisMachineAlone) {
+  const Read read = FromText("[metrics]\nlisten = \"[::1]:9835\"\nlabels = true\n");
+  ASSERT_THAT(read.problems, IsEmpty());
+  const DaemonKeys keys = DaemonKeysOf(read.settings);
+  EXPECT_EQ(keys.metrics_listen->ToString(), "[::1]:9835");
+  EXPECT_EQ(keys.metrics_labels, true);
+  EXPECT_FALSE(DaemonKeysOf({}).metrics_listen || DaemonKeysOf({}).metrics_labels);
+  const Read wrong = FromText("metrics.listen = \"0.0.0.0:9835\"\n");
+  EXPECT_THAT(wrong.problems, ElementsAre(HasSubstr("'0.0.0.0:9835': it is no loopback address")));
+  EXPECT_THAT(wrong.settings, IsEmpty());
+  EXPECT_THAT(FromText("metrics.listen = 9835\n").problems,
+              ElementsAre(HasSubstr("is not an address in quotes")));
+}
+
 TEST(Configuration, WithoutAFileIsTheDefaultPolicy) {
   const core::Policy policy = PolicyOf({});
   EXPECT_EQ(policy.fill, core::Fill::kPack);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/loopback_address.h"
 #include "base/units.h"
 
 namespace gpumux::config {
@@ -25,6 +26,7 @@ const std::vector<Table>& Tables() {
       {{"daemon"}, "gpumuxd itself"},
       {{"gate"}, "Best-effort tenants beside latency-critical ones"},
       {{"history"}, "Tenants that have ended"},
+      {{"metrics"}, "Figures for Prometheus"},
       {{"mps"}, "Mode mps"},
       {{"placement"}, "Which GPU a guarantee goes to"},
       {{"quota", "user", kAnyName}, "At once, over all GPUs, by one user"},
@@ -82,6 +84,19 @@ std::vector<Key> MakeKeys() {
        .help = "how long past tenants are kept",
        .unset = "365d",
        .example = "\"90d\""},
+      {.path = {"metrics", "listen"},
+       .type = Type::kLoopback,
+       .help =
+           "where /metrics is served on TCP, and nothing else: anybody on this machine can read there what "
+           "`gpumux status` shows of other users' tenants",
+       .unset = "on the API's socket alone",
+       .example = "\"127.0.0.1:9835\""},
+      {.path = {"metrics", "labels"},
+       .type = Type::kBoolean,
+       .help = "whether whoever reads metrics sees the labels pod, namespace, container and hpc_job of every "
+               "tenant, not of their own alone",
+       .unset = "false",
+       .example = "true"},
       {.path = {"mps", "hold_min"},
        .type = Type::kDuration,
        .help = "how long the descriptors of a client that died at work are held at least",
@@ -238,6 +253,9 @@ tl::unexpected<Error> WrongType(const Key& key, const TomlValue& value) {
     case Type::kWord:
       needed = "is not a word in quotes";
       break;
+    case Type::kLoopback:
+      needed = "is not an address in quotes";
+      break;
     case Type::kGroup:
       needed = "is not the name of a group in quotes";
       break;
@@ -275,6 +293,13 @@ Result<Value> CheckText(const Key& key, const std::string& text) {
         return Fail(Code::kInvalid, fmt::format("{} is unknown", Shown(text)),
                     fmt::format("one of: {}", fmt::join(key.words, ", ")));
       return Value(text);
+    case Type::kLoopback: {
+      const auto address = ParseLoopbackAddress(text);
+      if (!address)
+        return Fail(Code::kInvalid, fmt::format("{}: {}", Shown(text), address.error().message),
+                    address.error().hint);
+      return Value(text);
+    }
     case Type::kGroup:
       if (!IsName(text)) break;
       return Value(text);
@@ -373,6 +398,8 @@ std::string_view Name(Type type) {
       return "true, false or a time";
     case Type::kWord:
       return "word";
+    case Type::kLoopback:
+      return "loopback address and port";
     case Type::kGroup:
       return "name of a group";
   }

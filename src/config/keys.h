@@ -25,6 +25,7 @@ enum class Type {
   kDuration,     // "30s"
   kWait,         // true, false, or how long: "10m"
   kWord,         // one of `words`
+  kLoopback,     // "127.0.0.1:9835"
   kGroup,        // the name of a group of users; whether there is one the user database says
 };
 

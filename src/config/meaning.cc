@@ -52,6 +52,10 @@ DaemonKeys DaemonKeysOf(const Settings& settings) {
   number({"gate", "budget_us"}, keys.gate_budget_us);
   number({"gate", "min_open_percent"}, keys.gate_min_open_percent);
   time({"history", "keep"}, keys.history_keep);
+  if (const std::string* address = TextOf(settings, {"metrics", "listen"}))
+    keys.metrics_listen = *ParseLoopbackAddress(*address);
+  if (const Setting* labels = Find(settings, {"metrics", "labels"}))
+    keys.metrics_labels = std::get<bool>(labels->value);
   time({"mps", "hold_min"}, keys.mps_hold_min);
   time({"mps", "hold_max"}, keys.mps_hold_max);
   time({"mps", "idle_time"}, keys.mps_idle_time);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/loopback_address.h"
 #include "config/configuration.h"
 #include "core/policy.h"
 
@@ -21,6 +22,8 @@ struct DaemonKeys {
   std::optional<std::chrono::milliseconds> gate_max_closed;
   std::optional<int64_t> gate_min_open_percent;
   std::optional<std::chrono::milliseconds> history_keep;
+  std::optional<LoopbackAddress> metrics_listen;
+  std::optional<bool> metrics_labels;
   std::optional<std::chrono::milliseconds> mps_hold_min, mps_hold_max, mps_idle_time;
 };
 

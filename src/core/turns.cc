@@ -445,6 +445,7 @@ void Turns::Close(Tenant& tenant, TurnEnd why) {
 
 // Work of a tenant without a turn is past its closed gate.
 void Turns::Drain(Tenant& tenant) {
+  if (tenant.state == TurnState::kIdle) tenant.waiting_since = now_;
   tenant.state = TurnState::kDraining;
   tenant.contended = false;
   tenant.held_since = tenant.closed_since = now_;

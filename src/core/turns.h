@@ -142,6 +142,8 @@ class Turns {
   TurnState StateOf(size_t tenant) const { return tenants_[tenant].state; }
   // GPU time of it so far; of a tenant of several GPUs, on each.
   Time Billed(size_t tenant) const { return tenants_[tenant].billed; }
+  // What the turn that it holds was waited for.
+  Time WaitOf(size_t tenant) const { return tenants_[tenant].held_since - tenants_[tenant].waiting_since; }
   // Its part of its most crowded GPU while those want it that do now.
   double PartOf(size_t tenant) const { return PartOf(tenants_[tenant]); }
 

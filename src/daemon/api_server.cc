@@ -3,7 +3,7 @@
 
 #include <sys/socket.h>
 
-#include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core/basic_stream.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
@@ -14,6 +14,7 @@
 #include "core/rate_limit.h"
 #include "daemon/event_loop_asio.h"
 #include "daemon/user_name.h"
+#include "ipc/accept.h"
 
 namespace gpumux::daemon {
 
@@ -22,7 +23,7 @@ namespace {
 namespace asio = boost::asio;
 namespace beast = boost::beast;
 namespace http = beast::http;
-using Protocol = asio::local::stream_protocol;
+using Protocol = asio::generic::stream_protocol;  // of Unix sockets and TCP alike
 using Stream = beast::basic_stream<Protocol>;
 
 // Of all who are not the daemon's user or root, and of each of them: these two
@@ -58,6 +59,7 @@ struct ApiServer::Impl {
   std::function<void(const Request&, Reply)> handle;
   core::RateLimit of_stranger{kRequestsASecond, kRequestsAtOnce};
   ipc::UnixListener listener;
+  ipc::TcpListener tcp;  // instead of `listener`
   EventLoop::Watch watch, accept_again;
   std::shared_ptr<Strangers> strangers = std::make_shared<Strangers>();  // their connections
 
@@ -66,8 +68,13 @@ struct ApiServer::Impl {
     return !IsStranger(uid) || (strangers->all < kMaxOfStrangers &&
                                 (it == strangers->of_uid.end() || it->second < kMaxPerStranger));
   }
+  int fd() const { return tcp.valid() ? tcp.fd() : listener.fd(); }
+  Result<ipc::PeerIdentity> PeerOf(int connection) const {
+    if (tcp.valid()) return ipc::PeerIdentity{.pid = 0, .uid = kUnknownUser, .gid = static_cast<gid_t>(-1)};
+    return ipc::PeerOf(connection);
+  }
   void StartAccepting() {
-    watch = loop.OnReadable(listener.fd(), [this] { Accept(); });
+    watch = loop.OnReadable(fd(), [this] { Accept(); });
   }
   void Accept();
 };
@@ -128,6 +135,7 @@ struct ApiServer::Impl::Connection : std::enable_shared_from_this<Connection> {
     request.path = target.substr(0, question);
     if (question != std::string::npos) request.query = target.substr(question + 1);
     request.body = message.body();
+    request.host = std::string(message[http::field::host]);
     request.peer = peer;
     server.handle(request,
                   [self = shared_from_this(), version = message.version(), keep_alive = message.keep_alive()](
@@ -139,7 +147,7 @@ struct ApiServer::Impl::Connection : std::enable_shared_from_this<Connection> {
     response.version(version);
     response.result(static_cast<unsigned>(answer.status));
     response.set(http::field::server, "gpumuxd");
-    response.set(http::field::content_type, "application/json");
+    response.set(http::field::content_type, answer.content_type);
     response.keep_alive(keep_alive);
     response.body() = std::move(answer.body);
     response.prepare_payload();
@@ -164,20 +172,20 @@ struct ApiServer::Impl::Connection : std::enable_shared_from_this<Connection> {
 
 void ApiServer::Impl::Accept() {
   for (int i = 0; i < kAcceptsAtOnce; ++i) {
-    auto fd = listener.Accept();
+    auto fd = ipc::AcceptFrom(this->fd());
     if (!fd) {
       // No descriptor is left: looking again at once would only burn the processor.
-      LogError("API socket: {}", fd.error().ToString());
+      LogError("HTTP socket: {}", fd.error().ToString());
       watch = {};
       accept_again = loop.After(kAcceptPause, [this] { StartAccepting(); });
       return;
     }
     if (!fd->valid()) return;
-    const auto peer = ipc::PeerOf(fd->get());
+    const auto peer = PeerOf(fd->get());
     if (!peer || !MayConnect(peer->uid)) continue;
     Protocol::socket socket(loop.impl().context);
     beast::error_code error;
-    (void)socket.assign(Protocol(), fd->get(), error);
+    (void)socket.assign(Protocol(AF_UNSPEC, 0), fd->get(), error);  // its family is only asked to make one
     if (error) continue;
     fd->release();
     std::make_shared<Connection>(*this, std::move(socket), *peer)->Read();
@@ -195,6 +203,12 @@ void ApiServer::Listen(ipc::UnixListener listener) {
   impl_->StartAccepting();
 }
 
-bool ApiServer::Listening() const { return impl_->listener.InPlace(); }
+void ApiServer::Listen(ipc::TcpListener listener) {
+  impl_->watch = {};
+  impl_->tcp = std::move(listener);
+  impl_->StartAccepting();
+}
+
+bool ApiServer::Listening() const { return impl_->tcp.valid() || impl_->listener.InPlace(); }
 
 }  // namespace gpumux::daemon

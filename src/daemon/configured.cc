@@ -48,6 +48,8 @@ Status Configure(DaemonSettings& settings, bool on_demand) {
     settings.gate.min_open = *keys.gate_min_open_percent * std::chrono::milliseconds(10);
   if (keys.history_keep)
     settings.history_keep = std::chrono::duration_cast<std::chrono::seconds>(*keys.history_keep);
+  settings.metrics.listen = keys.metrics_listen;
+  settings.metrics.labels = keys.metrics_labels.value_or(false);
   // What the keeper takes; and the least goes before the most.
   constexpr std::chrono::nanoseconds kLongest = std::chrono::minutes(10);
   if (keys.mps_hold_min)

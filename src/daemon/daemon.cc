@@ -22,6 +22,7 @@
 #include "daemon/gpu_samples.h"
 #include "daemon/history.h"
 #include "daemon/kept.h"
+#include "daemon/metrics.h"
 #include "daemon/mps_clients.h"
 #include "daemon/mps_faults.h"
 #include "daemon/mps_places.h"
@@ -73,9 +74,18 @@ struct Daemon::Parts {
                  .simulated = machine.source().simulated}),
         mps_api(mps, machine, monitor, events, clock),
         api(report, machine, tenants, leases, monitor, events_api, mps_api, history),
-        api_server(loop, turns, clock, [this](const ApiServer::Request& request, ApiServer::Reply reply) {
-          api.Handle(request, std::move(reply));
-        }) {
+        metrics(machine, tenants, leases, monitor, events, turn_desk.waits(), clock, settings.metrics.labels),
+        api_server(loop, turns, clock,
+                   [this](const ApiServer::Request& request, ApiServer::Reply reply) {
+                     if (request.path == "/metrics") return reply(metrics.Answer(request));
+                     api.Handle(request, std::move(reply));
+                   }),
+        metrics_server(loop, turns, clock,
+                       [this](const ApiServer::Request& request, const ApiServer::Reply& reply) {
+                         reply(metrics.AnswerOnTcp(request));
+                       }) {
+    leases.on_granted = [this](const Tenant& tenant) { metrics.Granted(tenant); };
+    leases.on_ended = [this](const Tenant& tenant) { metrics.Ended(tenant); };
     monitor.adopt = [this](Tenant& tenant, const ProcessName& process) {
       Member* member = reaper.Adopt(tenant, process).value_or(nullptr);
       if (member) member->guard_before = MayHaveProcessPage(process.pid);
@@ -162,6 +172,18 @@ struct Daemon::Parts {
     return {};
   }
 
+  // What it cannot have is no reason to serve nobody.
+  void ListenForMetrics() {
+    if (!settings.metrics.listen || metrics_server.Listening()) return;
+    auto listener = ipc::TcpListener::Listen(*settings.metrics.listen);
+    const std::string why = listener ? "" : listener.error().ToString();
+    if (!listener && why != no_metrics) LogError("metrics.listen: {}", why);
+    no_metrics = why;
+    if (!listener) return;
+    LogInfo("metrics on http://{}/metrics", settings.metrics.listen->ToString());
+    metrics_server.Listen(std::move(*listener));
+  }
+
   // Whoever removes sockets, or all of the directory, does not end the tenants: the
   // daemon puts its files back.
   void KeepFiles() {
@@ -174,6 +196,7 @@ struct Daemon::Parts {
       if (!kept && why != place_lost) LogError("the sockets are gone: {}", why);
       place_lost = why;
     }
+    ListenForMetrics();
     FollowLogFile();
     leases.KeepStore();
   }
@@ -292,9 +315,11 @@ struct Daemon::Parts {
   History history;
   MpsApi mps_api;
   Api api;
-  ApiServer api_server;
+  Metrics metrics;
+  ApiServer api_server, metrics_server;
   EventLoop::Watch tick, signals, reload, watchdog, leaving;
   Place place{settings.paths};
+  std::string no_metrics;  // why they cannot be had on TCP, as it was said
   std::string place_lost;  // why the sockets could not be put back, as it was said
   std::optional<Time> idle_since;
   Time sample_at{};  // of the GPUs, for the history
@@ -314,6 +339,7 @@ Status Daemon::Start() {
   parts.keeper.Hold(WhatToKeep(parts.machine, parts.tenants));
   parts.monitor.RefreshAll();
   if (Status status = parts.Listen(); !status) return status;
+  parts.ListenForMetrics();
   parts.tick = parts.loop.Every(kTick, [&parts] { parts.Tick(); });
   parts.signals = parts.loop.OnSignals({SIGTERM, SIGINT}, [&parts](int signal) {
     parts.events.Note({.kind = EventKind::kDaemonStopped,

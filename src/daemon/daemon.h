@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "base/loopback_address.h"
 #include "base/paths.h"
 #include "core/policy.h"
 #include "core/turns.h"
@@ -19,6 +20,11 @@
 #include "gpu/nvml.h"
 
 namespace gpumux::daemon {
+
+struct MetricsSettings {
+  std::optional<LoopbackAddress> listen = {};  // on TCP too
+  bool labels = false;                         // of pods, for everybody who reads metrics
+};
 
 struct DaemonSettings {
   RuntimePaths paths;
@@ -33,6 +39,7 @@ struct DaemonSettings {
   core::Turns::Times turns = {};
   std::chrono::seconds history_keep = std::chrono::hours(24 * 365);
   std::chrono::nanoseconds mps_idle_time = std::chrono::seconds(30);
+  MetricsSettings metrics = {};
   // At SIGHUP: what holds from then on. An error leaves all as it was. May be empty.
   std::function<Result<core::Policy>()> reload = {};
   // Of whom that is so: its members, or everybody. Sockets that the service

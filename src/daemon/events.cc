@@ -193,6 +193,7 @@ bool EventLog::MayNote(uid_t uid) {
 }
 
 void EventLog::Note(Event event) {
+  ++counts_[event.kind];
   const auto user = Accountable(event);
   if (user && !MayNote(*user)) return;
   Add(std::move(event));
@@ -219,6 +220,15 @@ void EventLog::Add(Event event) {
   audit_.Append(EventJson(event));
   Keep(std::move(event));
   if (on_event) on_event();
+}
+
+std::vector<std::pair<std::string_view, uint64_t>> EventLog::Counts() const {
+  std::vector<std::pair<std::string_view, uint64_t>> counts;
+  for (const KindRow& row : kKinds) {
+    const auto it = counts_.find(row.kind);
+    counts.emplace_back(row.name, it == counts_.end() ? 0 : it->second);
+  }
+  return counts;
 }
 
 void EventLog::Keep(Event event) {
@@ -249,6 +259,7 @@ void EventLog::Tick() {
           fmt::format("{} more events caused by {} were left out", allowance.suppressed, UserName(it->first));
       allowance.suppressed = 0;
       allowance.left -= 1;
+      ++counts_[event.kind];
       Add(std::move(event));
     }
     it = left >= kBurst && allowance.suppressed == 0 ? allowances_.erase(it) : std::next(it);
@@ -263,6 +274,7 @@ void EventLog::Tick() {
   event.text = state.problem.empty()
                    ? fmt::format("the audit log is written again; {} lines so far are not in it", state.lost)
                    : state.problem + "; what happens is not recorded there";
+  ++counts_[event.kind];
   Add(std::move(event));
 }
 

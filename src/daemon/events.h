@@ -105,6 +105,8 @@ class EventLog {
 
   const std::deque<Event>& kept() const { return kept_; }  // ascending ids, with gaps
   uint64_t last_id() const { return next_id_ - 1; }
+  // Of every kind, since this daemon started: those that were suppressed too.
+  std::vector<std::pair<std::string_view, uint64_t>> Counts() const;
   // After each event.
   std::function<void()> on_event;
 
@@ -124,6 +126,7 @@ class EventLog {
   AuditLog audit_;
   std::deque<Event> kept_;
   std::map<uid_t, size_t> kept_of_;
+  std::map<EventKind, uint64_t> counts_;
   std::map<uid_t, Allowance> allowances_;
   uint64_t next_id_ = 1;
   std::string audit_problem_;

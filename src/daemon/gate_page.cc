@@ -70,6 +70,21 @@ GatePage::Work GatePage::Look() const {
   return work;
 }
 
+void GatePage::Figures::Add(const Figures& other) {
+  const auto add = [](uint64_t& sum, uint64_t value) { sum = sum + value < sum ? UINT64_MAX : sum + value; };
+  // The weakest of them.
+  if (processes == 0 || other.how == GPUMUX_GATE_ON_CPU) how = other.how;
+  add(waits, other.waits);
+  add(forcings, other.forcings);
+  add(closed_ns, other.closed_ns);
+  add(dead_bits, other.dead_bits);
+  add(busy_periods, other.busy_periods);
+  add(busy_ns, other.busy_ns);
+  window_ns = std::max(window_ns, other.window_ns);
+  add(windows, other.windows);
+  processes += other.processes;
+}
+
 GatePage::Figures GatePage::Read() const {
   gpumux_gate_page& own = *page();
   Figures figures;

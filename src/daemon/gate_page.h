@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "base/result.h"
@@ -48,19 +47,8 @@ class GatePage {
     bool closed = false;
     unsigned processes = 0;  // whose figures these are
 
-    void Add(const Figures& other) {
-      // The weakest of them.
-      if (processes == 0 || other.how == GPUMUX_GATE_ON_CPU) how = other.how;
-      waits += other.waits;
-      forcings += other.forcings;
-      closed_ns += other.closed_ns;
-      dead_bits += other.dead_bits;
-      busy_periods += other.busy_periods;
-      busy_ns += other.busy_ns;
-      window_ns = std::max(window_ns, other.window_ns);
-      windows += other.windows;
-      processes += other.processes;
-    }
+    // Whatever the pages say, no sum wraps.
+    void Add(const Figures& other);
   };
   Figures Read() const;
 

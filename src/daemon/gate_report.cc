@@ -25,22 +25,29 @@ const char* HowName(uint32_t how) {
 
 }  // namespace
 
-Json GateJson(const Tenant& tenant) {
+std::optional<GatePage::Figures> SumGates(const Tenant& tenant) {
   // Mode turns has gates of its own (turn_report.h).
-  if (tenant.request.ask.urgency == core::Urgency::kNormal) return nullptr;
-  const bool owner = tenant.request.ask.urgency == core::Urgency::kLatency;
-  unsigned without_bit = 0;
+  if (tenant.request.ask.urgency == core::Urgency::kNormal) return std::nullopt;
   GatePage::Figures live;
-  for (const auto& [key, member] : tenant.members) {
-    if (!member.gate) continue;
-    live.Add(member.gate->Read());
-    without_bit += owner && !member.owner_bit && !member.died;
-  }
+  for (const auto& [key, member] : tenant.members)
+    if (member.gate) live.Add(member.gate->Read());
   GatePage::Figures all = tenant.gates_of_dead;
   all.Add(live);
-  if (all.processes == 0) return nullptr;
-  Json json{{"processes", live.processes}};
-  if (owner) {
+  if (all.processes == 0) return std::nullopt;
+  return all;
+}
+
+Json GateJson(const Tenant& tenant) {
+  const auto sum = SumGates(tenant);
+  if (!sum) return nullptr;
+  const GatePage::Figures& all = *sum;
+  unsigned processes = 0, without_bit = 0;
+  for (const auto& [key, member] : tenant.members) {
+    processes += member.gate != nullptr;
+    without_bit += member.gate && !member.owner_bit && !member.died;
+  }
+  Json json{{"processes", processes}};
+  if (tenant.request.ask.urgency == core::Urgency::kLatency) {
     json["role"] = "holds others back";
     json["processes_without_bit"] = without_bit;
     json["busy_periods"] = all.busy_periods;

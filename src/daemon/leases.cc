@@ -187,6 +187,7 @@ void Leases::Grant(uint64_t request_id, const core::Placement& placement) {
   for (const size_t gpu : added.gpus) monitor_.Publish(gpu);
   WatchTimeLimit(added);
   events_.Note(About(EventKind::kGranted, added, DescribeGrant(added, machine_), added.uid));
+  if (on_granted) on_granted(added);
   if (on_changed) on_changed();
   if (added.mode != core::Mode::kMps) return TellGranted(added);
   prepare(added, [this, id = added.id](const Status& ready) {
@@ -405,6 +406,7 @@ void Leases::End(Tenant& tenant, std::optional<uid_t> by) {
         .why = {}, .exit_code = {}, .signal = {}, .at = clock_.Now(), .wall = clock_.WallTime()};
   daemon::Ended& ended = *tenant.ended;
   ended.why = WhyEnded(tenant);
+  if (on_ended) on_ended(tenant);
   for (unsigned slot = 0; slot < tenant.gpus.size(); ++slot) {
     GpuState& gpu = *machine_.gpus()[tenant.gpus[slot]];
     gpu.ledger.RemoveTenant(tenant.id);

@@ -78,6 +78,8 @@ class Leases {
   std::function<void(const std::string& id, std::string past)> on_past;
   // The history has it.
   void Kept(const std::string& id);
+  // A request was granted; a tenant or a reservation is about to be forgotten.
+  std::function<void(const Tenant& tenant)> on_granted, on_ended;
   // The session is over with it.
   std::function<void(uint64_t session, const Error& error)> send_refused;
 

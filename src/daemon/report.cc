@@ -60,14 +60,11 @@ Json OrNull(const std::optional<T>& value) {
 Json Enforced(const Tenant& tenant, const Machine& machine) {
   const auto& capability = modes::ModeOf(tenant.mode).capability();
   Json enforced;
-  bool any = tenant.state == TenantState::kEnded && tenant.guard_seen;
-  for (const auto& [key, member] : tenant.members)
-    any |= !member.died && (member.page ? member.page->InForce() : member.guard_before);
-  const std::string& not_enforced = tenant.ended ? tenant.was_not_enforced : tenant.not_enforced;
-  if (!not_enforced.empty()) {
+  const auto in_force = MemoryEnforced(tenant);
+  if (in_force == false) {
     enforced["memory"] = "not enforced";
-    enforced["memory_reason"] = not_enforced;
-  } else if (any) {
+    enforced["memory_reason"] = tenant.ended ? tenant.was_not_enforced : tenant.not_enforced;
+  } else if (in_force) {
     enforced["memory"] = capability.memory_enforced_by;
   } else {
     enforced["memory"] = nullptr;

@@ -78,7 +78,7 @@ TurnRoster TurnDesk::Roster() {
 void TurnDesk::Update() {
   TurnRoster roster = Roster();
   if (roster.tenants == told_) return;
-  if (!thread_) thread_ = std::make_unique<TurnThread>(times_);
+  if (!thread_) thread_ = std::make_unique<TurnThread>(times_, waits_);
   told_ = roster.tenants;
   thread_->Take(std::make_unique<TurnRoster>(std::move(roster)));
 }

@@ -21,6 +21,9 @@ bool TakesTurns(const Tenant& tenant, const Tenants& tenants);
 // does the rest, from the first tenant on that takes turns.
 class TurnDesk {
  public:
+  // How long turns were waited for, of all tenants so far.
+  const TurnWaits& waits() const { return waits_; }
+
   TurnDesk(Tenants& tenants, EventLog& events, const core::Turns::Times& times)
       : tenants_(tenants), events_(events), times_(times) {}
 
@@ -36,8 +39,9 @@ class TurnDesk {
   Tenants& tenants_;
   EventLog& events_;
   const core::Turns::Times times_;
-  std::unique_ptr<TurnThread> thread_;
-  std::vector<TurnTenant> told_;  // what the thread has
+  TurnWaits waits_;
+  std::unique_ptr<TurnThread> thread_;  // before the waits are gone, it is
+  std::vector<TurnTenant> told_;        // what the thread has
   uint64_t serials_ = 0;
   bool too_many_ = false;
 };

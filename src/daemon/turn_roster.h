@@ -19,6 +19,7 @@ struct TurnFigures {
   std::atomic<core::TurnState> state = core::TurnState::kIdle;
   std::atomic<int64_t> billed_ns = 0;  // GPU time
   std::atomic<double> part = 1;        // of its most crowded GPU, while those want it that do
+  std::atomic<int64_t> waited_ns = 0;  // for its turns that have begun
   std::atomic<uint64_t> turns = 0;     // that ended while others wanted the GPU
   std::atomic<uint64_t> overran = 0;   // what was in flight did not end in the grace time
   std::atomic<uint64_t> unused = 0;    // it wanted the GPU, and nothing of it ran

@@ -25,8 +25,9 @@ Time Now() { return SystemClock().Now(); }
 
 }  // namespace
 
-TurnThread::TurnThread(const core::Turns::Times& times)
+TurnThread::TurnThread(const core::Turns::Times& times, TurnWaits& waits)
     : wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      waits_(waits),
       turns_(TurnRoster::kMost, times),
       slots_(TurnRoster::kMost),
       seen_(TurnRoster::kMost) {
@@ -67,6 +68,7 @@ void TurnThread::Run() {
     const core::Turns::Answer answer = turns_.Update(now, seen_);
     SetGates();
     for (const auto& event : answer.events) Note(event);
+    NoteBegun();
     if (now - beat_ >= kBeat) {
       beat_ = now;
       for (const Slot& slot : slots_) {
@@ -118,7 +120,7 @@ void TurnThread::Replace(const TurnRoster& after) {
     if (std::any_of(slots_.begin(), slots_.end(), has)) continue;
     const auto room = std::find_if(slots_.begin(), slots_.end(), [](const Slot& s) { return s.serial == 0; });
     if (room == slots_.end()) return;  // the loop sends no more than there is room for
-    *room = {tenant.serial, &tenant, false, Time(tenant.figures->billed_ns.load()), std::nullopt};
+    *room = {tenant.serial, &tenant, false, false, Time(tenant.figures->billed_ns.load()), std::nullopt};
     turns_.Add(static_cast<size_t>(room - slots_.begin()), tenant.share, tenant.gpus);
   }
   // Pages that are new have nobody's word, and no beat.
@@ -178,6 +180,20 @@ void TurnThread::Note(const core::Turns::Event& event) {
   ++figures.turns;
   if (event.why == core::TurnEnd::kOverran) ++figures.overran;
   if (event.why == core::TurnEnd::kUnused) ++figures.unused;
+}
+
+void TurnThread::NoteBegun() {
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    Slot& slot = slots_[i];
+    if (slot.serial == 0) continue;
+    const bool holds = turns_.StateOf(i) == core::TurnState::kHolding;
+    if (holds && !slot.held) {
+      const Time wait = turns_.WaitOf(i);
+      waits_.Observe(wait);
+      slot.tenant->figures->waited_ns.fetch_add(wait.count(), std::memory_order_relaxed);
+    }
+    slot.held = holds;
+  }
 }
 
 void TurnThread::Publish() {

@@ -16,12 +16,14 @@
 
 #include "base/unique_fd.h"
 #include "daemon/turn_roster.h"
+#include "daemon/turn_waits.h"
 
 namespace gpumux::daemon {
 
 class TurnThread {
  public:
-  explicit TurnThread(const core::Turns::Times& times);
+  // `waits` outlives it.
+  TurnThread(const core::Turns::Times& times, TurnWaits& waits);
   // Opens all gates.
   ~TurnThread();
   TurnThread(const TurnThread&) = delete;
@@ -36,6 +38,7 @@ class TurnThread {
     uint64_t serial = 0;  // 0: free
     const TurnTenant* tenant = nullptr;
     bool closed = false;
+    bool held = false;                     // the turn that it has was noted
     core::Turns::Time billed_before{};     // when it took turns before
     std::optional<uint64_t> stopped_at{};  // its progress then, after the grace time
   };
@@ -47,6 +50,7 @@ class TurnThread {
   bool Believe(size_t i, const core::Turns::Seen& seen);
   void SetGates();
   void Note(const core::Turns::Event& event);
+  void NoteBegun();
   void Publish();
   void Sleep(core::Turns::Time until) const;
   static void Free(TurnRoster* roster);
@@ -58,6 +62,7 @@ class TurnThread {
   UniqueFd wake_;
 
   // The thread's own.
+  TurnWaits& waits_;
   core::Turns turns_;
   TurnRoster* roster_ = nullptr;
   std::vector<Slot> slots_;

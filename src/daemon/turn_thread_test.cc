@@ -63,7 +63,8 @@ const core::Turns::Times kPatient{.grace = seconds(60), .unused_after = seconds(
 TEST(TurnThread, LetsOneWorkAtATime) {
   Program a, b;
   const auto ta = Tenant(1, {&a}), tb = Tenant(2, {&b});
-  TurnThread thread(kPatient);
+  TurnWaits waits;
+  TurnThread thread(kPatient, waits);
   a.Wants(true), b.Wants(true);
   thread.Take(Roster({ta, tb}));
   ASSERT_TRUE(WaitUntil([&] { return a.Open() != b.Open(); }));
@@ -80,13 +81,21 @@ TEST(TurnThread, LetsOneWorkAtATime) {
   EXPECT_GE(ta.figures->turns + tb.figures->turns, 5u);
   EXPECT_GT(ta.figures->billed_ns, 0);
   EXPECT_GT(tb.figures->billed_ns, 0);
+  // Each turn was waited for while the other had its own.
+  uint64_t begun = 0;
+  for (const auto& count : waits.counts) begun += count;
+  EXPECT_GE(begun, 7u);
+  EXPECT_EQ(waits.sum_ns, ta.figures->waited_ns + tb.figures->waited_ns);
+  EXPECT_GE(waits.sum_ns, std::chrono::nanoseconds(6 * core::Turns::kShortest).count());
+  EXPECT_LE(waits.counts[0], 2u) << "the first alone did not wait";
   a.Wants(false), b.Wants(false);
   EXPECT_TRUE(WaitUntil([&] { return a.Open() && b.Open(); }));
 }
 
 TEST(TurnThread, HoldsNobodyBackWhoIsAlone) {
   Program a, b;
-  TurnThread thread(kPatient);
+  TurnWaits waits;
+  TurnThread thread(kPatient, waits);
   a.Wants(true);
   const auto ta = Tenant(1, {&a});
   thread.Take(Roster({ta, Tenant(2, {&b})}));
@@ -97,7 +106,8 @@ TEST(TurnThread, HoldsNobodyBackWhoIsAlone) {
 
 TEST(TurnThread, ClosesAndOpensAllProcessesOfATenantTogether) {
   Program a, a2, b;
-  TurnThread thread(kPatient);
+  TurnWaits waits;
+  TurnThread thread(kPatient, waits);
   for (Program* program : {&a, &a2, &b}) program->Wants(true);
   thread.Take(Roster({Tenant(1, {&a, &a2}, 3), Tenant(2, {&b}, 2)}));
   for (int turns = 0; turns < 4; ++turns) {
@@ -113,7 +123,8 @@ TEST(TurnThread, ClosesAndOpensAllProcessesOfATenantTogether) {
 
 TEST(TurnThread, BeatsAsLongAsItLives) {
   Program a, b;
-  TurnThread thread(kPatient);
+  TurnWaits waits;
+  TurnThread thread(kPatient, waits);
   thread.Take(Roster({Tenant(1, {&a}), Tenant(2, {&b})}));
   ASSERT_TRUE(WaitUntil([&] { return a.Beat() != 0; }));
   for (int i = 0; i < 3; ++i) {
@@ -125,7 +136,8 @@ TEST(TurnThread, BeatsAsLongAsItLives) {
 
 TEST(TurnThread, OpensGatesOfThoseThatTakeNoMoreTurnsAndAtItsEnd) {
   Program a, b, c;
-  auto thread = std::make_unique<TurnThread>(kPatient);
+  TurnWaits waits;
+  auto thread = std::make_unique<TurnThread>(kPatient, waits);
   for (Program* program : {&a, &b, &c}) program->Wants(true);
   const auto ta = Tenant(1, {&a}), tb = Tenant(2, {&b}), tc = Tenant(3, {&c});
   const auto open = [&] { return a.Open() + b.Open() + c.Open(); };
@@ -143,7 +155,8 @@ TEST(TurnThread, OpensGatesOfThoseThatTakeNoMoreTurnsAndAtItsEnd) {
 
 TEST(TurnThread, HoldsANewProcessOfAWaitingTenantBack) {
   Program a, b, b2;
-  TurnThread thread(kPatient);
+  TurnWaits waits;
+  TurnThread thread(kPatient, waits);
   a.Wants(true), b.Wants(true), b2.Wants(true);
   const auto ta = Tenant(1, {&a});
   auto tb = Tenant(2, {&b});
@@ -161,7 +174,8 @@ TEST(TurnThread, HoldsANewProcessOfAWaitingTenantBack) {
 
 TEST(TurnThread, TakesTheTurnOfWhoHangsAndSaysSo) {
   Program a, b;
-  TurnThread thread({.grace = milliseconds(50), .unused_after = seconds(60)});
+  TurnWaits waits;
+  TurnThread thread({.grace = milliseconds(50), .unused_after = seconds(60)}, waits);
   a.Wants(true), b.Wants(true);
   const auto ta = Tenant(1, {&a}), tb = Tenant(2, {&b});
   thread.Take(Roster({ta, tb}));
@@ -177,7 +191,8 @@ TEST(TurnThread, TakesTheTurnOfWhoHangsAndSaysSo) {
 
 TEST(TurnThread, BelievesNoPageOfAStoppedProgramOnceItsWorkMustHaveEnded) {
   Program a, b;
-  TurnThread thread({.grace = milliseconds(50), .unused_after = seconds(60)});
+  TurnWaits waits;
+  TurnThread thread({.grace = milliseconds(50), .unused_after = seconds(60)}, waits);
   a.Wants(true), b.Wants(true);
   const auto ta = Tenant(1, {&a}), tb = Tenant(2, {&b});
   thread.Take(Roster({ta, tb}));
@@ -195,7 +210,8 @@ TEST(TurnThread, BelievesNoPageOfAStoppedProgramOnceItsWorkMustHaveEnded) {
 
 TEST(TurnThread, GivesNoTurnsToWhoALatencyCriticalNeighbourHoldsBack) {
   Program a, b;
-  TurnThread thread(kPatient);
+  TurnWaits waits;
+  TurnThread thread(kPatient, waits);
   a.Wants(true), b.Wants(true);
   a.CloseAsOwner(true);
   const auto tb = Tenant(2, {&b});

@@ -87,6 +87,14 @@ uint64_t CountLaunches(const Tenant& tenant) {
   return sum;
 }
 
+std::optional<bool> MemoryEnforced(const Tenant& tenant) {
+  if (!(tenant.ended ? tenant.was_not_enforced : tenant.not_enforced).empty()) return false;
+  if (tenant.state == TenantState::kEnded && tenant.guard_seen) return true;
+  for (const auto& [key, member] : tenant.members)
+    if (!member.died && (member.page ? member.page->InForce() : member.guard_before)) return true;
+  return std::nullopt;
+}
+
 void ForgetProgram(Tenant& tenant, Member& member, unsigned slot, GpuState& gpu) {
   const auto* entry = gpu.ledger.Find(tenant.id, member.key);
   if (!entry) return;

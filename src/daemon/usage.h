@@ -46,6 +46,9 @@ uint64_t RecallCredit(Tenant& tenant, unsigned slot, GpuState& gpu);
 // The other tenants' free credit beyond their guarantees.
 uint64_t RecallBurst(Tenants& tenants, size_t gpu_index, GpuState& gpu);
 
+// Its memory limit holds: nullopt: no process of it uses CUDA now.
+std::optional<bool> MemoryEnforced(const Tenant& tenant);
+
 std::optional<unsigned> SlotOf(const Tenant& tenant, size_t gpu_index);
 
 }  // namespace gpumux::daemon

@@ -34,6 +34,12 @@ std::string_view Name(Outcome outcome) {
   return "unknown";
 }
 
+std::vector<std::string_view> OutcomeNames() {
+  std::vector<std::string_view> names;
+  for (const Named& named : kOutcomes) names.push_back(named.name);
+  return names;
+}
+
 std::optional<Outcome> ParseOutcome(std::string_view name) {
   for (const Named& named : kOutcomes)
     if (named.name == name) return named.outcome;

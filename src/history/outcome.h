@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string_view>
+#include <vector>
 
 namespace gpumux::history {
 
@@ -24,6 +25,7 @@ enum class Outcome {
   kUnknown,      // nobody saw its end
 };
 std::string_view Name(Outcome outcome);
+std::vector<std::string_view> OutcomeNames();  // of all there are
 std::optional<Outcome> ParseOutcome(std::string_view name);
 
 }  // namespace gpumux::history

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <utility>
 
+#include "ipc/accept.h"
 #include "ipc/frame.h"
 
 namespace gpumux::ipc {
@@ -221,14 +222,6 @@ UniqueFd UnixListener::Release() {
   return std::move(fd_);
 }
 
-Result<UniqueFd> UnixListener::Accept() {
-  for (;;) {
-    UniqueFd fd(::accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (fd) return fd;
-    if (errno == EINTR || errno == ECONNABORTED) continue;
-    if (errno == EAGAIN || errno == EWOULDBLOCK) return UniqueFd();
-    return Fail(Code::kInternal, fmt::format("cannot accept a connection: {}", std::strerror(errno)));
-  }
-}
+Result<UniqueFd> UnixListener::Accept() { return AcceptFrom(fd_.get()); }
 
 }  // namespace gpumux::ipc

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A daemon on two software GPUs with a tenant of each kind, and what it serves, read by
+a parser of our own (Prometheus' is asked too: test_prometheus.py)."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from typing import Callable
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = pathlib.Path(os.environ["GPUMUX_TEST_BUILD"])
+GPUMUX, WORKLOAD = str(BUILD / "bin" / "gpumux"), str(BUILD / "bin" / "gpumux-workload")
+GIB = 1 << 30
+
+
+def until(what: str, condition: Callable[[], object], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {seconds} s in vain until {what}")
+        time.sleep(0.02)
+
+
+class UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost")
+        self.path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(20)
+        self.sock.connect(self.path)
+
+
+class Metrics:
+    """The text format, as its specification has it."""
+
+    SAMPLE = re.compile(r'([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{((?:[a-zA-Z_]\w*="(?:[^"\\\n]|\\[\\"n])*",?)*)\})? (\S+)')
+    LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\\n]|\\[\\"n])*)"')
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.help: dict[str, str] = {}
+        self.type: dict[str, str] = {}
+        self.samples: list[tuple[str, dict[str, str], float]] = []
+        for line in text.splitlines():
+            if line.startswith("# HELP "):
+                _, _, name, rest = line.split(" ", 3)
+                assert name not in self.help, name
+                self.help[name] = rest
+            elif line.startswith("# TYPE "):
+                _, _, name, kind = line.split(" ")
+                self.type[name] = kind
+            else:
+                match = self.SAMPLE.fullmatch(line)
+                assert match, f"no sample: {line!r}"
+                labels = {key: re.sub(r"\\(.)", lambda m: "\n" if m[1] == "n" else m[1], value)
+                          for key, value in self.LABEL.findall(match[2] or "")}
+                self.samples.append((match[1], labels, float(match[3])))
+        series = [(name, tuple(sorted(labels.items()))) for name, labels, _ in self.samples]
+        assert len(series) == len(set(series)), "a series twice"
+
+    def family(self, name: str) -> str:
+        """Of a sample's name."""
+        base = re.sub(r"_(bucket|sum|count)$", "", name)
+        return base if self.type.get(base) == "histogram" else name
+
+    def get(self, name: str, **labels: str) -> float | None:
+        """Of the one series with these labels, and perhaps others."""
+        found = [value for each, has, value in self.samples
+                 if each == name and all(has.get(key) == value for key, value in labels.items())]
+        assert len(found) <= 1, (name, labels, found)
+        return found[0] if found else None
+
+
+class Scene:
+    def __init__(self, gpus: str = "2xH200", config: str = "") -> None:
+        self.dir = tempfile.mkdtemp(prefix="gpumux-test-")
+        for name in ("run", "gpu"):
+            os.mkdir(f"{self.dir}/{name}", 0o700)
+        # An address of its own: tests run side by side.
+        pid = os.getpid()
+        self.address = f"127.{pid >> 16 & 255}.{pid >> 8 & 255}.{pid & 255 or 1}:9835"
+        pathlib.Path(self.dir, "config.toml").write_text(f'[metrics]\nlisten = "{self.address}"\n{config}')
+        keep = ("PATH", "HOME", "LANG")
+        self.env = {key: os.environ[key] for key in keep if key in os.environ}
+        self.env.update(GPUMUX_SOFTGPU=gpus, GPUMUX_SOFTGPU_DIR=f"{self.dir}/gpu", GPUMUX_RUNTIME_DIR=f"{self.dir}/run",
+                        GPUMUX_CONFIG=f"{self.dir}/config.toml")
+        self.api = f"{self.dir}/run/sim/api.sock"
+        self.started: list[subprocess.Popen] = []
+
+    def close(self) -> None:
+        mine = self.dir.encode()
+        for _ in range(50):
+            left = 0
+            for entry in pathlib.Path("/proc").iterdir():
+                try:
+                    if entry.name.isdigit() and mine in (entry / "environ").read_bytes():
+                        os.kill(int(entry.name), signal.SIGKILL)
+                        left += 1
+                except OSError:
+                    continue
+            if not left:
+                break
+            time.sleep(0.01)
+        for process in self.started:
+            process.wait()
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+    def gpumux(self, *args: str) -> subprocess.CompletedProcess:
+        return subprocess.run([GPUMUX, *args], env=self.env, capture_output=True, text=True, timeout=60)
+
+    def start(self, argv: list[str]) -> subprocess.Popen:
+        process = subprocess.Popen(argv, env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.started.append(process)
+        return process
+
+    def run(self, name: str, options: list[str], *workload: str, ready: bool = True) -> subprocess.Popen:
+        """A tenant; returns when its memory is taken."""
+        file = pathlib.Path(self.dir, f"ready-{name}")
+        process = self.start([GPUMUX, "run", "--name", name, *options, "--", WORKLOAD, *workload, "--ready", str(file)])
+        if ready:
+            until(f"{name} works", file.exists)
+        return process
+
+    def status(self) -> dict:
+        return json.loads(self.gpumux("status", "--json").stdout)["data"]
+
+    def tenant(self, name: str) -> dict:
+        """As `status` shows it; waits until it is there."""
+        found: list[dict] = []
+        until(f"{name} is there", lambda: found.extend(each for each in self.status()["tenants"] if each["name"] == name) or found)
+        return found[0]
+
+    def http(self, path: str = "/metrics", tcp: bool = False, method: str = "GET", host: str | None = None) -> tuple[int, str, str]:
+        """Status, content type, body."""
+        connection = http.client.HTTPConnection(self.address, timeout=20) if tcp else UnixConnection(self.api)
+        try:
+            connection.request(method, path, headers={"Host": host} if host is not None else {})
+            answer = connection.getresponse()
+            return answer.status, answer.headers["Content-Type"], answer.read().decode()
+        finally:
+            connection.close()
+
+    def metrics(self, tcp: bool = False) -> Metrics:
+        status, _, text = self.http(tcp=tcp)
+        assert status == 200, text
+        return Metrics(text)
+
+    def everybody(self) -> None:
+        """GPU 0: two that take turns. GPU 1: a latency-critical one, one that it holds back, one that was refused
+        memory, one without a limit, and a program outside. One has ended, and one waits."""
+        labels = [f"--label={key}={value}" for key, value in
+                  (("pod", "serve-0"), ("namespace", "ml"), ("container", 'a"b\\c'), ("hpc_job", "4711"), ("secret", "no"))]
+        self.run("one", ["--gpu=0", "--mode=turns", "--share=30%:80%", "--mem=4GiB", *labels], "--kernel-us=5000", "--seconds=1000")
+        self.run("two", ["--gpu=0", "--mode=turns", "--mem=4GiB"], "--kernel-us=5000", "--seconds=1000")
+        self.run("ended", ["--gpu=1", "--mem=1GiB"], "--alloc=256MiB").wait()
+        self.run("urgent", ["--gpu=1", "--priority=latency", "--mem=4GiB"], "--kernel-us=3000", "--gap-us=3000", "--seconds=1000")
+        self.run("patient", ["--gpu=1", "--priority=best-effort", "--mem=4GiB"], "--kernel-us=500", "--seconds=1000")
+        self.run("refused", ["--gpu=1", "--mem=2GiB"], "--alloc=4GiB", "--seconds=1", "--hold=1000", ready=False)
+        self.run("free", ["--gpu=1"], "--alloc=1GiB", "--hold=1000")
+        outside = pathlib.Path(self.dir, "outside")
+        self.env["LD_LIBRARY_PATH"] = str(BUILD / "lib/gpumux/softgpu")
+        self.start([WORKLOAD, "--device=1", "--alloc=1GiB", "--hold=1000", "--ready", str(outside)])
+        del self.env["LD_LIBRARY_PATH"]
+        until("a program works outside gpumux", outside.exists)
+        self.run("waits", ["--mem=135GiB"], "--alloc=1GiB", ready=False)
+        until("one waits", lambda: any(each["state"] == "waiting" for each in self.status()["tenants"]))
+        until("one was refused memory", lambda: self.tenant("refused")["refusals"]["own_limit"])
+        until("a gate was closed", lambda: (self.tenant("patient")["gate"] or {}).get("closed_seconds"))
+        until("turns were taken", lambda: all(self.tenant(name)["turns"]["turns"] > 1 for name in ("one", "two")))
