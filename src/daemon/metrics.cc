@@ -98,7 +98,8 @@ void Metrics::Ended(const Tenant& tenant) {
   const double ran =
       tenant.ended ? std::chrono::duration<double>(tenant.ended->at - tenant.admitted).count() : 0;
   const uint64_t refused = counters.own_limit + counters.device_full + counters.own_part;
-  totals_.Ended(tenant.id, history::Name(OutcomeOf(tenant, refused)), tenant.waited_seconds + ran, tenant.reservation);
+  totals_.Ended(tenant.id, history::Name(OutcomeOf(tenant, refused)), tenant.waited_seconds + ran,
+                tenant.reservation);
 }
 
 ApiServer::Response Metrics::Answer(const ApiServer::Request& request) {

@@ -182,6 +182,7 @@ class EndsTest(unittest.TestCase):
         self.assertEqual(after.get("gpumux_memory_refusals_total", cause="own_limit"), 2)
         self.assertEqual(after.get("gpumux_tenants_ended_total", outcome="stopped"), 1)
         self.assertEqual(after.get("gpumux_tenants_ended_total", outcome="killed"), 1)
+        self.assertEqual(after.get("gpumux_tenants_ended_total", outcome="out-of-memory"), 1)
         self.assertEqual(after.get("gpumux_tenant_completion_seconds_count"), 3)
         self.assertEqual(after.get("gpumux_tenant_completion_seconds_bucket", le="+Inf"), 3)
         self.assertGreater(after.get("gpumux_tenant_completion_seconds_sum"), 0)
