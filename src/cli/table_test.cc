@@ -44,6 +44,13 @@ TEST(Table, HasColourOnlyOnATerminalThatShowsIt) {
 
 TEST(Plain, RemovesControlCharactersAndCutsBetweenCharacters) {
   EXPECT_EQ(Plain("a\x1b[31m\n", 100), "a?[31m?");
+  // ESC [ as one character, no UTF-8 at all, writing turned around.
+  EXPECT_EQ(Plain("a\xc2\x9b"
+                  "31m\x9b"
+                  "1m\xe2\x80\xae",
+                  100),
+            "a?31m?1m?");
+  EXPECT_EQ(Plain("学習 é\xf0\x9f\x98\x80", 100), "学習 é\xf0\x9f\x98\x80");
   EXPECT_EQ(Plain("abcdefgh", 6), "abc...");
   EXPECT_EQ(Plain("aé–xyzw", 6), "aé...");
 }

@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/utf8.h"
+
 namespace gpumux::cli {
 namespace {
 
@@ -51,7 +53,10 @@ bool Print(std::string_view text) { return WriteAll(STDOUT_FILENO, text); }
 
 std::string Plain(std::string_view text, size_t width) {
   std::string out;
-  for (const char c : text) out += (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) ? '?' : c;
+  while (!text.empty()) {
+    const char32_t character = TakeUtf8(text);
+    out += SteersATerminal(character) ? "?" : Utf8(character);
+  }
   if (out.size() <= width) return out;
   // Never cut inside a UTF-8 character.
   size_t end = width > 3 ? width - 3 : 0;

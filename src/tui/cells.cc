@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/utf8.h"
+
 namespace gpumux::tui {
 namespace {
 
@@ -25,28 +27,6 @@ template <size_t kCount>
 bool Within(const Range (&ranges)[kCount], char32_t glyph) {
   return std::any_of(std::begin(ranges), std::end(ranges),
                      [&](const Range& range) { return glyph >= range.first && glyph <= range.second; });
-}
-
-// The character at the beginning of `text`, which is shortened by it; 0 where
-// the bytes are none (then by one byte).
-char32_t TakeOne(std::string_view& text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char first = byte(0);
-  const size_t length = first < 0x80       ? 1
-                        : first >> 5 == 6  ? 2
-                        : first >> 4 == 14 ? 3
-                        : first >> 3 == 30 ? 4
-                                           : 0;
-  constexpr char32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
-  char32_t glyph = length == 1 ? first : first & (0x7fu >> length);
-  bool good = length > 0 && length <= text.size();
-  for (size_t i = 1; good && i < length; ++i) {
-    good = byte(i) >> 6 == 2;
-    glyph = glyph << 6 | (byte(i) & 0x3fu);
-  }
-  good = good && glyph >= kLeast[length] && glyph <= 0x10ffff;
-  text.remove_prefix(good ? length : 1);
-  return good ? glyph : 0;
 }
 
 char32_t NearestAscii(char32_t glyph) {
@@ -79,7 +59,7 @@ int GlyphWidth(char32_t glyph) { return Within(kNarrow, glyph) ? 1 : Within(kWid
 std::u32string Shown(std::string_view text) {
   std::u32string out;
   while (!text.empty()) {
-    const char32_t glyph = TakeOne(text);
+    const char32_t glyph = TakeUtf8(text);
     out += GlyphWidth(glyph) > 0 ? glyph : U'?';
   }
   return out;
@@ -89,14 +69,6 @@ int TextWidth(std::string_view text) {
   int width = 0;
   for (const char32_t glyph : Shown(text)) width += GlyphWidth(glyph);
   return width;
-}
-
-std::string Utf8(char32_t glyph) {
-  const auto tail = [&](int shift) { return static_cast<char>(0x80 | (glyph >> shift & 0x3f)); };
-  if (glyph < 0x80) return {static_cast<char>(glyph)};
-  if (glyph < 0x800) return {static_cast<char>(0xc0 | glyph >> 6), tail(0)};
-  if (glyph < 0x10000) return {static_cast<char>(0xe0 | glyph >> 12), tail(6), tail(0)};
-  return {static_cast<char>(0xf0 | glyph >> 18), tail(12), tail(6), tail(0)};
 }
 
 std::string Cut(std::string_view text, int width) {

@@ -61,7 +61,4 @@ class Screen {
   std::vector<Cell> cells_;
 };
 
-// One character as UTF-8.
-std::string Utf8(char32_t glyph);
-
 }  // namespace gpumux::tui

@@ -24,7 +24,7 @@ TEST(Cells, NothingThatMovesATerminalIsShown) {
                                                        {"\xef\xbb\xbf", "?"},
                                                        {"a\xe6\x97", "a??"},
                                                        {"\xc0\xaf", "??"},
-                                                       {"\xed\xa0\x80", "?"},
+                                                       {"\xed\xa0\x80", "???"},
                                                        {"\xee\x80\x80", "?"},
                                                        {"\xf3\xa0\x81\x81", "?"},
                                                        {"\xf7\xbf\xbf\xbf", "????"},

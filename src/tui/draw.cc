@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/utf8.h"
 #include "tui/parts.h"
 
 namespace gpumux::tui {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/units.h"
+#include "base/utf8.h"
 #include "tui/parts.h"
 
 namespace gpumux::tui {

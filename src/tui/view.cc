@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/units.h"
+#include "base/utf8.h"
 
 namespace gpumux::tui {
 namespace {
