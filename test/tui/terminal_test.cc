@@ -203,7 +203,7 @@ TEST_F(Top, AProgramsNameDoesNotReachTheTerminal) {
   ASSERT_TRUE(pane.WaitForText("command       sh -c exec sleep 600 ?]2;owned??[2J?7m?X"));
   EXPECT_THAT(pane.Format("#{pane_title}"), Not(HasSubstr("owned")));
   // As text, for whoever reads it in a terminal.
-  const Outcome once = box_.RunGpumux({"top", "--once"});
+  const Outcome once = box_.RunGpumux({"top", "--once", "--interval", "100ms"});
   EXPECT_EQ(once.exit_code, 0) << once.err;
   EXPECT_THAT(once.out, HasSubstr("alpha"));
   for (const char c : once.out) ASSERT_TRUE(c == '\n' || (c >= ' ' && c != 0x7f) || (c & 0x80)) << once.out;
