@@ -193,8 +193,9 @@ void Metrics::AddGpus(MetricsText& text) const {
     if (gpu.Known()) {
       text.Add(series::kGpuTotal, labels, snapshot.total_bytes);
       text.Add(series::kGpuReserve, labels, snapshot.reserve_bytes);
-      text.Add(series::kGpuPromisable, labels, snapshot.Closed() ? uint64_t{0} : snapshot.promisable_bytes);
     }
+    if (gpu.Known() || snapshot.Closed())
+      text.Add(series::kGpuPromisable, labels, snapshot.Closed() ? uint64_t{0} : snapshot.promisable_bytes);
     if (gpu.lost || !gpu.last_reading) continue;
     text.Add(series::kGpuStrangers, labels, uint64_t{gpu.strangers.size()});
     text.Add(series::kGpuUnmanaged, labels, snapshot.unmanaged_bytes);

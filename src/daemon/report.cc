@@ -358,8 +358,8 @@ Json GpuJson(const GpuState& gpu, const Tenants& tenants, const Machine& machine
       if (machine.gpus()[tenant->gpus[slot]].get() == &gpu) used += Measure(*tenant, slot, gpu).used_bytes;
     }
   }
-  json["mem_total_bytes"] = snapshot.total_bytes;
-  json["mem_reserve_bytes"] = snapshot.reserve_bytes;
+  json["mem_total_bytes"] = gpu.Known() ? Json(snapshot.total_bytes) : Json(nullptr);
+  json["mem_reserve_bytes"] = gpu.Known() ? Json(snapshot.reserve_bytes) : Json(nullptr);
   json["mem_guaranteed_bytes"] = snapshot.guaranteed_bytes;
   json["mem_used_bytes"] = used;
   json["mem_unmanaged_bytes"] = known ? Json(snapshot.unmanaged_bytes) : Json(nullptr);
@@ -371,6 +371,7 @@ Json GpuJson(const GpuState& gpu, const Tenants& tenants, const Machine& machine
     const std::string reason = gpu.lost ? gpu.lost->message : "not read yet";
     json["mem_unmanaged_bytes_reason"] = json["mem_unexplained_bytes_reason"] =
         json["mem_device_used_bytes_reason"] = reason;
+    if (!gpu.Known()) json["mem_total_bytes_reason"] = json["mem_reserve_bytes_reason"] = reason;
   }
   json["remedy"] = snapshot.closed_error.hint.empty() ? Json(nullptr) : Json(snapshot.closed_error.hint);
   json["unmanaged_pids"] = Json::array();

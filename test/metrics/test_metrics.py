@@ -191,6 +191,24 @@ class EndsTest(unittest.TestCase):
                 self.assertGreaterEqual(after.get(name, **labels), value, name)
 
 
+class UnreadTest(unittest.TestCase):
+    def test_a_gpu_that_nvml_has_no_figures_of_is_lost_and_has_none(self) -> None:
+        scene = Scene("1xThor,1xH200")
+        self.addCleanup(scene.close)
+        scene.run("x", ["--mem=1GiB"], "--alloc=256MiB", "--hold=1000")
+        metrics, (gpu, other) = scene.metrics(), scene.status()["gpus"]
+        self.assertEqual(metrics.get("gpumux_gpu_lost", gpu="0"), 1)
+        self.assertEqual(metrics.get("gpumux_gpu_closed", gpu="0"), 1)
+        self.assertEqual(metrics.get("gpumux_gpu_lost", gpu="1"), 0)
+        for what in ("total", "reserve", "unmanaged", "unexplained", "device_used"):
+            self.assertIsNone(gpu[f"mem_{what}_bytes"], what)
+            self.assertIn("Not Supported", gpu[f"mem_{what}_bytes_reason"])
+            self.assertIsNone(metrics.get(f"gpumux_gpu_memory_{what}_bytes", gpu="0"), what)
+            self.assertEqual(metrics.get(f"gpumux_gpu_memory_{what}_bytes", gpu="1"), other[f"mem_{what}_bytes"], what)
+        for what in ("guaranteed", "used", "promisable"):
+            self.assertEqual(metrics.get(f"gpumux_gpu_memory_{what}_bytes", gpu="0"), 0, what)
+
+
 class TakenTest(unittest.TestCase):
     def test_daemon_serves_all_the_same_where_the_port_is_another_s(self) -> None:
         first, second = Scene("H200"), Scene("H200")
