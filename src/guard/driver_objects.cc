@@ -58,12 +58,9 @@ uint64_t DeviceFree() {
   return Real().cuMemGetInfo_v2 && Real().cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS ? free : 0;
 }
 
-bool BeginObjects(Objects kind, uint64_t count, ObjectsCall* call) {
-  const int slot = SlotOfCurrentContext();
-  return BeginObjectsIn(CurrentContext(), slot, kind, count, call);
-}
+namespace {
 
-bool BeginObjectsIn(CUcontext context, int slot, Objects kind, uint64_t count, ObjectsCall* call) {
+bool Begin(CUcontext context, int slot, Objects kind, uint64_t count, bool own, ObjectsCall* call) {
   call->slot = slot;
   if (count == 0 || call->slot < 0 || !context) return true;
   call->context = reinterpret_cast<uint64_t>(context);
@@ -75,11 +72,29 @@ bool BeginObjectsIn(CUcontext context, int slot, Objects kind, uint64_t count, O
     if (kind != Objects::kGreenContexts && account->live[k] + count <= account->most[k]) return true;
   }
   call->reserved = AtMost(kind, count);
-  if (!Reserve(call->slot, call->reserved)) return false;
+  Refusal refusal;
+  if (!(own ? TryReserve(call->slot, call->reserved, &refusal, /*reclaim=*/false)
+            : Reserve(call->slot, call->reserved))) {
+    return false;
+  }
   call->grows = true;
   g_growing.Acquire();
   call->free_before = DeviceFree();
   return true;
+}
+
+}  // namespace
+
+bool BeginObjects(Objects kind, uint64_t count, ObjectsCall* call) {
+  return Begin(CurrentContext(), SlotOfCurrentContext(), kind, count, /*own=*/false, call);
+}
+
+bool BeginOwnObjects(Objects kind, uint64_t count, ObjectsCall* call) {
+  return Begin(CurrentContext(), SlotOfCurrentContext(), kind, count, /*own=*/true, call);
+}
+
+bool BeginObjectsIn(CUcontext context, int slot, Objects kind, uint64_t count, ObjectsCall* call) {
+  return Begin(context, slot, kind, count, /*own=*/false, call);
 }
 
 void EndObjects(Objects kind, uint64_t count, const ObjectsCall& call, bool made, uint64_t other) {

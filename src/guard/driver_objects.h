@@ -27,6 +27,9 @@ struct ObjectsCall {
 // Before: `count` objects come into being in the current context. False: the
 // promise does not allow what they may take.
 bool BeginObjects(Objects kind, uint64_t count, ObjectsCall* call);
+// The same for an object of the guard's own: nobody is asked for memory, and a refusal is none of the
+// program's.
+bool BeginOwnObjects(Objects kind, uint64_t count, ObjectsCall* call);
 // The same in `context` of the GPU `slot`, which is current while this is under way.
 bool BeginObjectsIn(cuda::CUcontext context, int slot, Objects kind, uint64_t count, ObjectsCall* call);
 // After: `made` says whether they did, `other` how much device memory the same call

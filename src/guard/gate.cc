@@ -496,10 +496,14 @@ void GateContextEnds(cuda::CUcontext context) {
 void GateContextGone(cuda::CUcontext context) {
   if (!OwnGate()) return;
   GateContextEnds(context);
-  DropGraphCopies(context);
-  Held held(g.lock);
-  ForgetSamples(context);
-  GateAddressGone(context);
+  ForgetGraphsOf(context);
+  bool elsewhere = false;
+  {
+    Held held(g.lock);
+    ForgetSamples(context);
+    elsewhere = GateAddressGone(context);
+  }
+  if (elsewhere) DropGraphCopies();
 }
 
 bool GateHint(bool on) {

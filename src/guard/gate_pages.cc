@@ -260,12 +260,13 @@ cuda::CUdeviceptr GateAddress() {
   return address;
 }
 
-void GateAddressGone(cuda::CUcontext context) {
+bool GateAddressGone(cuda::CUcontext context) {
   Held held(p.register_lock);
-  if (context && context != p.registered_in) return;
+  if (context && context != p.registered_in) return false;
   p.registered_in = nullptr;
   __atomic_store_n(&p.address, 0, __ATOMIC_RELEASE);
   __atomic_store_n(&p.refused, false, __ATOMIC_RELAXED);
+  return true;
 }
 
 GateBounds Bounds() {

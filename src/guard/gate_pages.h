@@ -23,7 +23,7 @@ bool GatesAreStale();
 // context. Registered in the current context when it is asked for first; 0: the driver refuses.
 cuda::CUdeviceptr GateAddress();
 // The context is gone: if it was registered there (null: anywhere), it is no more.
-void GateAddressGone(cuda::CUcontext context);
+bool GateAddressGone(cuda::CUcontext context);
 
 // Of the own gate, as the daemon said.
 struct GateBounds {

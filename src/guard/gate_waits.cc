@@ -80,7 +80,7 @@ void WaitAtGate(gpumux_gate_page* page, cuda::CUstream stream, const gpumux_gate
   Put done = put();
   if (done == Put::kNotThere) {
     GateAddressGone(nullptr);
-    DropGraphCopies(nullptr);
+    DropGraphCopies();
     done = put();
   }
   if (done != Put::kDone) WaitHere(page, stream, may_ask);

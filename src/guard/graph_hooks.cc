@@ -275,9 +275,20 @@ CUresult RunGraph(CUgraphExec exec, CUresult (*call)(CUgraphExec, CUstream), CUs
   return r;
 }
 
+// It has the kernels of one that the program has made: no more local memory, and no memory nodes.
 CUresult InstantiateOwn(CUgraphExec* exec, CUgraph graph, cuuint64_t flags) {
-  return Instantiate(exec, graph, /*uploads=*/false,
-                     [&] { return Through(Real().cuGraphInstantiateWithFlags, exec, graph, flags); });
+  size_t nodes = 0;
+  ObjectsCall objects;
+  if (Real().cuGraphGetNodes(graph, nullptr, &nodes) != CUDA_SUCCESS ||
+      !BeginOwnObjects(Objects::kGraphNodes, nodes, &objects)) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  const CUresult r = Through(Real().cuGraphInstantiateWithFlags, exec, graph, flags);
+  EndObjects(Objects::kGraphNodes, nodes, objects, r == CUDA_SUCCESS);
+  if (r != CUDA_SUCCESS) return r;
+  Held held(g_exec_lock);
+  g_execs.Insert(reinterpret_cast<uint64_t>(*exec), Exec{CurrentContext(), nodes});
+  return r;
 }
 
 void DestroyOwn(CUgraphExec exec) { Destroy(exec); }

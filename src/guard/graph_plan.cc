@@ -19,7 +19,6 @@ void MappedArray<T>::Unmap(void* data, size_t bytes) {
   if (data) munmap(data, bytes);
 }
 
-template class MappedArray<uint8_t>;
 template class MappedArray<uint32_t>;
 template class MappedArray<int64_t>;
 template class MappedArray<void*>;
@@ -27,51 +26,51 @@ template class MappedArray<GraphPlan::Edge>;
 
 bool GraphPlan::Make(size_t nodes, const Edge* edges, size_t edge_count, const int64_t* ns,
                      int64_t budget_ns) {
-  MappedArray<uint32_t> first, next, waits;
-  if (nodes == 0 || nodes >= UINT32_MAX || edge_count >= UINT32_MAX || !order_.Make(nodes) ||
-      !part_.Make(nodes) || !starts_.Make(nodes + 1) || !flags_.Make(nodes) || !first.Make(nodes + 1) ||
-      !next.Make(edge_count + 1) || !waits.Make(nodes)) {
+  MappedArray<uint32_t> first, next, waits, order;
+  if (nodes == 0 || nodes >= UINT32_MAX || edge_count >= UINT32_MAX || !order.Make(nodes) ||
+      !nodes_.Make(nodes) || !first_edge_.Make(nodes) || !next_edge_.Make(edge_count + 1) ||
+      !first.Make(nodes + 1) || !next.Make(edge_count + 1) || !waits.Make(nodes)) {
     return false;
   }
   for (size_t i = 0; i < edge_count; i++) {
     if (edges[i].from >= nodes || edges[i].to >= nodes) return false;
     first[edges[i].from + 1]++;
     waits[edges[i].to]++;
+    // Lists of edges by where they lead to; an edge's number is one more than its index.
+    next_edge_[i + 1] = first_edge_[edges[i].to];
+    first_edge_[edges[i].to] = static_cast<uint32_t>(i + 1);
   }
   for (size_t i = 0; i < nodes; i++) first[i + 1] += first[i];
   for (size_t i = edge_count; i-- > 0;) next[first[edges[i].from]++] = edges[i].to;
   // Each `first` is now the end of its own, which is the beginning of the one after it.
   size_t ready = 0;
   for (uint32_t i = 0; i < nodes; i++)
-    if (waits[i] == 0) order_[ready++] = i;
-  for (size_t done = 0; done < ready; done++) {
-    const uint32_t node = order_[done];
-    for (uint32_t i = node == 0 ? 0 : first[node - 1]; i < first[node]; i++)
-      if (--waits[next[i]] == 0) order_[ready++] = next[i];
-  }
-  if (ready != nodes) return false;
-
+    if (waits[i] == 0) order[ready++] = i;
   SegmentBudget budget;
-  parts_ = 0;
-  for (size_t i = 0; i < nodes; i++) {
-    const int64_t takes = ns[order_[i]];
-    const bool cuts = takes > 0 && budget.TakesWait(budget_ns, takes, /*latency=*/true);
-    if (i == 0 || (cuts && i > starts_[parts_ - 1])) starts_[parts_++] = static_cast<uint32_t>(i);
-    part_[order_[i]] = parts_ - 1;
+  bool due = false;
+  cuts_ = 0;
+  size_t done = 0;
+  for (; done < ready; done++) {
+    const uint32_t node = order[done];
+    // Nothing else can go on: all that is left comes after it.
+    const bool alone = ready - done == 1;
+    if (ns[node] > 0) due |= budget.TakesWait(budget_ns, ns[node], /*latency=*/true);
+    if (done == 0) {
+      due = false;  // the graph waits before it runs
+    } else if (due && alone && first_edge_[node] != 0) {
+      due = false;
+      nodes_[cuts_++] = node;
+    }
+    for (uint32_t i = node == 0 ? 0 : first[node - 1]; i < first[node]; i++)
+      if (--waits[next[i]] == 0) order[ready++] = next[i];
   }
-  starts_[parts_] = static_cast<uint32_t>(nodes);
-  for (size_t i = 0; i < edge_count; i++) {
-    if (part_[edges[i].from] != part_[edges[i].to]) continue;
-    flags_[edges[i].from] |= kHasNext;
-    flags_[edges[i].to] |= kHasBefore;
-  }
-  return true;
+  return done == nodes;
 }
 
-size_t GraphPlan::Pick(uint32_t part, uint32_t* out, Flag without) const {
+size_t GraphPlan::Before(size_t cut, const Edge* edges, size_t edge_count, uint32_t* out) const {
   size_t count = 0;
-  for (uint32_t i = starts_[part]; i < starts_[part + 1]; i++)
-    if (!(flags_[order_[i]] & without)) out[count++] = order_[i];
+  for (uint32_t edge = first_edge_[nodes_[cut]]; edge != 0 && edge <= edge_count; edge = next_edge_[edge])
+    out[count++] = edges[edge - 1].from;
   return count;
 }
 

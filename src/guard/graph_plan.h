@@ -32,13 +32,16 @@ class MappedArray {
   size_t count_ = 0;
 };
 
-// Where a graph is cut, so that no part of it is much longer than a budget: the nodes of
-// a part all come after those of the parts before it. Pure; nodes and edges by number.
+// Where a graph may be cut, so that no part of it is much longer than a budget. Pure; nodes and edges by
+// number.
 //
-//   part 0    │ part 1       │ part 2          A cut waits for the nodes of the part before it that
-//   a ─▶ b ──▶│ d ─▶ e ────▶ │ f              nothing of that part waits for (Ends), and the nodes of
-//   └──▶ c ──▶│              │                the next part that wait for nothing in it wait for the cut
-//   (Begins).
+// A cut is before one node on which all depend that has not been reached: whatever runs beside goes on, and
+// nothing waits for more than before, but for the time that the cut is closed. So of branches side by side
+// none is cut: one may wait for what another does.
+//
+//   a ─▶ b ─▶ c ──┬─▶ d ─┬─▶ f ─▶ g        may be cut before b, c, f and g, and before the one of d and e
+//   that comes
+//                 └─▶ e ─┘                 last in the order that was chosen; the other one runs on meanwhile
 class GraphPlan {
  public:
   struct Edge {
@@ -49,22 +52,16 @@ class GraphPlan {
   // no edges of an acyclic graph of so many nodes.
   bool Make(size_t nodes, const Edge* edges, size_t edge_count, const int64_t* ns, int64_t budget_ns);
 
-  // At least 1.
-  uint32_t parts() const { return parts_; }
-  uint32_t PartOf(uint32_t node) const { return part_[node]; }
-
-  // The nodes at the end (at the beginning) of `part`, into `out`, which has room for all nodes of the graph.
-  // Returns how many. Parts in ascending order, each once: the work of all calls together is one pass.
-  size_t Ends(uint32_t part, uint32_t* out) const { return Pick(part, out, kHasNext); }
-  size_t Begins(uint32_t part, uint32_t* out) const { return Pick(part, out, kHasBefore); }
+  size_t cuts() const { return cuts_; }
+  // The node that waits at the cut.
+  uint32_t NodeAt(size_t cut) const { return nodes_[cut]; }
+  // What that node comes after, into `out`, which has room for all nodes. Returns how many.
+  size_t Before(size_t cut, const Edge* edges, size_t edge_count, uint32_t* out) const;
 
  private:
-  enum Flag : uint8_t { kHasNext = 1, kHasBefore = 2 };  // inside its part
-  size_t Pick(uint32_t part, uint32_t* out, Flag without) const;
-
-  MappedArray<uint32_t> order_, part_, starts_;  // starts_: of each part, in order_; one more at the end
-  MappedArray<uint8_t> flags_;
-  uint32_t parts_ = 0;
+  MappedArray<uint32_t> nodes_, next_edge_,
+      first_edge_;  // first_edge_: of each node, among those that lead to it
+  size_t cuts_ = 0;
 };
 
 }  // namespace gpumux::guard

@@ -8,6 +8,7 @@
 #include "guard/driver.h"
 #include "guard/gate.h"
 #include "guard/gate_pages.h"
+#include "guard/gate_threads.h"
 #include "guard/graph_plan.h"
 #include "guard/graphs.h"
 #include "guard/lock.h"
@@ -25,16 +26,27 @@ constexpr unsigned kNoTiming = 2;                     // of cuEventCreate
 
 // A graph of this process that may be launched in segments.
 struct Segmented {
-  CUgraph content;   // a copy of what it was made of; null once there is `copy`, or cannot be one
-  CUgraphExec copy;  // with waits
-  CUcontext made_in;
+  CUcontext context;  // where it was made
   cuuint64_t flags;
+  CUgraph content;    // a copy of what it was made of; null once there is `copy`, or cannot be one
+  CUgraphExec copy;   // with waits
+  CUgraphExec dying;  // one that was dropped while somebody launched it
+  uint32_t users;     // launches of a copy that have not returned
+  uint32_t short_launches;
+  bool making;    // a copy is being made
+  bool watched;   // counted in g_graph_copies: there is, or was, a copy
   uint64_t ns;    // of the graph as it is
-  CUevent done;   // of its last launch
-  CUstream last;  // where
-  bool launched;  // `done` and `last` are true
+  CUevent done;   // of its last launch since it is watched
+  bool launched;  // `done` was recorded
   bool last_was_copy;
 };
+constexpr uint32_t kShortLaunches = 64;  // of a graph that is not worth a copy
+
+}  // namespace
+
+constinit uint32_t g_graph_copies = 0;
+
+namespace {
 
 constinit Lock g_lock;
 constinit KeyMap<Segmented> g_graphs;
@@ -47,12 +59,7 @@ bool DriverHasAll() {
   return real.cuGraphClone && real.cuGraphDestroy && real.cuGraphGetNodes && real.cuGraphNodeGetType &&
          real.cuGraphGetEdges && real.cuGraphKernelNodeGetParams_v2 && real.cuGraphAddBatchMemOpNode &&
          real.cuGraphAddDependencies && real.cuGraphInstantiateWithFlags && real.cuEventCreate &&
-         real.cuEventRecord && real.cuStreamWaitEvent;
-}
-
-void DropContent(Segmented& graph) {
-  if (graph.content) Real().cuGraphDestroy(graph.content);
-  graph.content = nullptr;
+         real.cuEventRecord && real.cuStreamWaitEvent && real.cuStreamGetCtx;
 }
 
 // A node that a copy can have, and what it takes: 0 where nobody knows, or -1 where it has no
@@ -178,65 +185,111 @@ bool Plan(CUgraph graph, uint64_t total_ns, Parts& parts) {
   return ReadEdges(graph, parts) &&
          parts.plan.Make(count, parts.edges.data(), parts.edges.size(), parts.ns.data(),
                          static_cast<int64_t>(GateBudgetNs())) &&
-         parts.plan.parts() > 1;
+         parts.plan.cuts() > 0;
 }
 
-// Between each part and the next a node that waits at the gate.
+// At each cut a node that waits at the gate: after all that the node there comes after, and before it.
 bool AddWaits(CUgraph graph, CUdeviceptr page, Parts& parts) {
   const size_t count = parts.nodes.size();
   MappedArray<uint32_t> picked;
-  MappedArray<void*> ends, begins, cuts;
-  if (!picked.Make(count) || !ends.Make(count) || !begins.Make(count) || !cuts.Make(count)) return false;
+  MappedArray<void*> before;
+  if (!picked.Make(count) || !before.Make(count)) return false;
   CUstreamBatchMemOpParams wait = {};
   wait.waitValue = {CU_STREAM_MEM_OP_WAIT_VALUE_64, page + offsetof(gpumux_gate_page, closed), 0,
                     CU_STREAM_WAIT_VALUE_EQ, 0};
   const CUDA_BATCH_MEM_OP_NODE_PARAMS params = {CurrentContext(), 1, &wait, 0};
-  for (uint32_t part = 0; part + 1 < parts.plan.parts(); part++) {
-    const size_t before = parts.plan.Ends(part, picked.data());
-    for (size_t i = 0; i < before; i++) ends[i] = parts.nodes[picked[i]];
+  for (size_t at = 0; at < parts.plan.cuts(); at++) {
+    const size_t ends = parts.plan.Before(at, parts.edges.data(), parts.edges.size(), picked.data());
+    for (size_t i = 0; i < ends; i++) before[i] = parts.nodes[picked[i]];
     CUgraphNode cut;
-    if (Real().cuGraphAddBatchMemOpNode(&cut, graph, reinterpret_cast<CUgraphNode*>(ends.data()), before,
-                                        &params) != CUDA_SUCCESS) {
-      return false;
-    }
-    const size_t after = parts.plan.Begins(part + 1, picked.data());
-    for (size_t i = 0; i < after; i++) {
-      begins[i] = parts.nodes[picked[i]];
-      cuts[i] = cut;
-    }
-    if (Real().cuGraphAddDependencies(graph, reinterpret_cast<CUgraphNode*>(cuts.data()),
-                                      reinterpret_cast<CUgraphNode*>(begins.data()), after) != CUDA_SUCCESS) {
+    const CUgraphNode node = parts.Node(parts.plan.NodeAt(at));
+    if (Real().cuGraphAddBatchMemOpNode(&cut, graph, reinterpret_cast<CUgraphNode*>(before.data()), ends,
+                                        &params) != CUDA_SUCCESS ||
+        Real().cuGraphAddDependencies(graph, &cut, &node, 1) != CUDA_SUCCESS) {
       return false;
     }
   }
   return true;
 }
 
-// Under the lock. Once: afterwards there is a copy, or there will be none.
-void MakeCopy(Segmented& graph, uint64_t total_ns) {
-  Parts parts;
-  const CUdeviceptr page = GateAddress();
-  if (page != 0 && Plan(graph.content, total_ns, parts) && AddWaits(graph.content, page, parts) &&
-      InstantiateOwn(&graph.copy, graph.content, graph.flags & ~kUpload) == CUDA_SUCCESS) {
-    graph.made_in = CurrentContext();
-    graph.ns = total_ns;
-  } else {
-    graph.copy = nullptr;
+// Calls of ours have nothing to do with what any thread captures.
+class OutsideCaptures {
+ public:
+  OutsideCaptures() {
+    if (Real().cuThreadExchangeStreamCaptureMode) Real().cuThreadExchangeStreamCaptureMode(&mode_);
   }
-  DropContent(graph);
+  ~OutsideCaptures() {
+    if (Real().cuThreadExchangeStreamCaptureMode) Real().cuThreadExchangeStreamCaptureMode(&mode_);
+  }
+  OutsideCaptures(const OutsideCaptures&) = delete;
+  OutsideCaptures& operator=(const OutsideCaptures&) = delete;
+
+ private:
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+};
+
+// Without the lock: the driver may take its time. Null: there can be none.
+CUgraphExec MakeCopy(CUgraph content, cuuint64_t flags, uint64_t total_ns) {
+  const OutsideCaptures outside;
+  Parts parts;
+  CUgraphExec copy = nullptr;
+  const CUdeviceptr page = GateAddress();
+  if (page == 0 || !Plan(content, total_ns, parts) || !AddWaits(content, page, parts) ||
+      InstantiateOwn(&copy, content, flags & ~kUpload) != CUDA_SUCCESS) {
+    return nullptr;
+  }
+  return copy;
 }
 
+// What is to be destroyed once the lock is given back: nobody waits for the driver under it.
+struct Garbage {
+  CUgraph content = nullptr;
+  CUgraphExec copies[2] = {};
+  CUevent event = nullptr;
+
+  ~Garbage() {
+    if (content) Real().cuGraphDestroy(content);
+    for (const CUgraphExec copy : copies)
+      if (copy) DestroyOwn(copy);
+    if (event && Real().cuEventDestroy_v2) Real().cuEventDestroy_v2(event);
+  }
+};
+
 // Under the lock.
-void DropCopy(Segmented& graph) {
-  if (graph.copy) DestroyOwn(graph.copy);
+void DropCopy(Segmented& graph, Garbage& garbage) {
+  graph.making = false;  // what comes of it is not wanted
+  garbage.content = graph.content;
+  graph.content = nullptr;
+  if (graph.users > 0 && graph.copy) {
+    graph.dying = graph.copy;
+  } else {
+    garbage.copies[0] = graph.copy;
+  }
   graph.copy = nullptr;
 }
+
+// The same, and it is no entry any more.
+void DropAll(Segmented& graph, Garbage& garbage) {
+  garbage.content = graph.content;
+  garbage.copies[0] = graph.copy;
+  garbage.copies[1] = graph.dying;
+  garbage.event = graph.done;
+  if (graph.watched) __atomic_sub_fetch(&g_graph_copies, 1, __ATOMIC_RELAXED);
+}
+
+void SetCount() { __atomic_store_n(&g_count, static_cast<uint32_t>(g_graphs.size()), __ATOMIC_RELAXED); }
+bool AnyGraph() { return __atomic_load_n(&g_count, __ATOMIC_RELAXED) != 0; }
 
 // The stream for the driver's own entry points, which take the null stream for the legacy one.
 CUstream NameOf(CUstream stream, bool per_thread) {
   return stream || !per_thread ? stream : kPerThreadStream;
 }
-bool IsDefault(CUstream stream) { return reinterpret_cast<uintptr_t>(stream) <= 2; }
+
+CUcontext ContextOf(CUstream stream) {
+  CUcontext context = nullptr;
+  if (reinterpret_cast<uintptr_t>(stream) <= 2) return CurrentContext();
+  return Real().cuStreamGetCtx(stream, &context) == CUDA_SUCCESS ? context : nullptr;
+}
 
 }  // namespace
 
@@ -245,85 +298,169 @@ void RememberGraph(CUgraphExec exec, CUgraph graph, cuuint64_t flags) {
   if (!OwnGate() || IsOwner() || (flags & kDeviceLaunch) || !DriverHasAll()) return;
   Segmented known = {};
   known.flags = flags;
+  known.context = CurrentContext();
   // The program may destroy its own at once. Refused where a graph cannot be there twice.
   if (Real().cuGraphClone(&known.content, graph) != CUDA_SUCCESS) return;
+  Garbage garbage, not_kept;
   Held held(g_lock);
-  if (!g_graphs.Insert(KeyOf(exec), known)) return DropContent(known);
-  __atomic_store_n(&g_count, static_cast<uint32_t>(g_graphs.size()), __ATOMIC_RELAXED);
+  // One that is gone, and nobody said so.
+  Segmented before = {};
+  if (g_graphs.Erase(KeyOf(exec), &before)) {
+    // Its event and its copy may be somebody else's by now.
+    garbage.content = before.content;
+    if (before.watched) __atomic_sub_fetch(&g_graph_copies, 1, __ATOMIC_RELAXED);
+  }
+  if (!g_graphs.Insert(KeyOf(exec), known)) not_kept.content = known.content;
+  SetCount();
 }
 
 void GraphChanges(CUgraphExec exec) {
-  if (__atomic_load_n(&g_count, __ATOMIC_RELAXED) == 0) return;
+  if (!AnyGraph()) return;
+  Garbage garbage;
   Held held(g_lock);
-  Segmented* graph = g_graphs.Find(KeyOf(exec));
-  if (!graph) return;
-  DropContent(*graph);
-  DropCopy(*graph);
+  if (Segmented* graph = g_graphs.Find(KeyOf(exec))) DropCopy(*graph, garbage);
 }
 
 void GraphGone(CUgraphExec exec) {
-  if (__atomic_load_n(&g_count, __ATOMIC_RELAXED) == 0) return;
+  if (!AnyGraph()) return;
+  Garbage garbage;
   Held held(g_lock);
   Segmented graph = {};
   if (!g_graphs.Erase(KeyOf(exec), &graph)) return;
-  __atomic_store_n(&g_count, static_cast<uint32_t>(g_graphs.size()), __ATOMIC_RELAXED);
-  DropContent(graph);
-  DropCopy(graph);
-  if (graph.done && Real().cuEventDestroy_v2) Real().cuEventDestroy_v2(graph.done);
+  DropAll(graph, garbage);
+  SetCount();
 }
 
-void DropGraphCopies(CUcontext gone) {
-  if (__atomic_load_n(&g_count, __ATOMIC_RELAXED) == 0) return;
-  Held held(g_lock);
-  g_graphs.EraseIf([gone](uint64_t, Segmented& graph) {
-    if (gone && graph.made_in == gone) graph.copy = nullptr;  // it went with it
-    DropContent(graph);
-    DropCopy(graph);
-    // The event is still needed where the copy may be running.
-    return gone && graph.made_in == gone;
-  });
-  __atomic_store_n(&g_count, static_cast<uint32_t>(g_graphs.size()), __ATOMIC_RELAXED);
+void DropGraphCopies() {
+  for (bool more = AnyGraph(); more;) {
+    // One at a time, each destroyed outside of the lock.
+    Garbage garbage;
+    Held held(g_lock);
+    more = false;
+    g_graphs.EraseIf([&](uint64_t, Segmented& graph) {
+      if (more || (!graph.content && !graph.copy && !graph.making)) return false;
+      DropCopy(graph, garbage);
+      more = true;
+      return false;
+    });
+  }
+}
+
+void ForgetGraphsOf(CUcontext gone) {
+  if (!AnyGraph()) return;
+  for (bool more = true; more;) {
+    Garbage garbage;
+    Held held(g_lock);
+    more = false;
+    g_graphs.EraseIf([&](uint64_t, Segmented& graph) {
+      if (more || graph.context != gone) return false;
+      // Its copy and its event went with the context; what they are called may be others' by now.
+      garbage.content = graph.content;
+      if (graph.watched) __atomic_sub_fetch(&g_graph_copies, 1, __ATOMIC_RELAXED);
+      return more = true;
+    });
+    SetCount();
+  }
 }
 
 GraphLaunch::GraphLaunch(CUgraphExec exec, uint32_t word, CUstream stream, bool per_thread)
-    : asked_(exec), exec_(exec), stream_(NameOf(stream, per_thread)) {
-  if (__atomic_load_n(&g_count, __ATOMIC_RELAXED) == 0 || IsCapturing(stream, per_thread)) return;
+    : asked_(exec), stream_(NameOf(stream, per_thread)) {
+  if (!AnyGraph() || IsCapturing(stream, per_thread)) return;
+  const uint64_t budget = GateBudgetNs();
+  // What a turn's end waits for is told between segments of streams, and not inside graphs. Where nobody
+  // opens a gate nothing is to wait at it.
+  const bool wanted =
+      (word & GPUMUX_LAUNCH_GATED) && !(word & GPUMUX_LAUNCH_TURNS) && budget > 0 && OpenerRuns();
+  const uint64_t total = wanted ? PredictWorkNs({.function = KeyOf(exec)}) : 0;
+  CUgraph content = nullptr;
+  cuuint64_t flags = 0;
+  {
+    Garbage garbage;
+    Held held(g_lock);
+    Segmented* graph = g_graphs.Find(KeyOf(exec));
+    if (!graph) return;
+    if (graph->content && total > 0 && total < 2 * budget && ++graph->short_launches >= kShortLaunches) {
+      garbage.content = graph->content;
+      graph->content = nullptr;
+    }
+    if (graph->content && total >= 2 * budget && !graph->making && graph->context == CurrentContext()) {
+      content = graph->content;
+      flags = graph->flags;
+      graph->content = nullptr;
+      graph->making = true;
+    }
+    known_ = graph->watched;
+    wants_copy_ = wanted && graph->copy && !content;
+    if (wants_copy_) ns_ = graph->ns;
+  }
+  if (!content) return;
+  const CUgraphExec copy = MakeCopy(content, flags, total);
+  CUevent done = nullptr;
+  if (copy && Real().cuEventCreate(&done, kNoTiming) != CUDA_SUCCESS) done = nullptr;
+  Garbage garbage;
+  garbage.content = content;
   Held held(g_lock);
   Segmented* graph = g_graphs.Find(KeyOf(exec));
-  if (!graph) return;
-  // What a turn's end waits for is told between segments of streams, and not inside graphs.
-  const bool wanted = (word & GPUMUX_LAUNCH_GATED) && !(word & GPUMUX_LAUNCH_TURNS);
-  if (wanted && graph->content) {
-    const uint64_t total = PredictWorkNs({.function = KeyOf(exec)});
-    if (total >= 2 * GateBudgetNs()) MakeCopy(*graph, total);
+  const bool wants = graph && graph->making && done;
+  if (graph) graph->making = false;
+  if (!wants) {
+    garbage.copies[0] = copy;
+    garbage.event = done;
+    return;
   }
-  if (!graph->content && !graph->copy && !graph->last_was_copy) return;
-  const bool copy = wanted && graph->copy;
-  const bool same_stream = stream_ == graph->last && !IsDefault(stream_);
-  if (graph->launched && copy != graph->last_was_copy && !same_stream)
-    Real().cuStreamWaitEvent(stream_, graph->done, 0);
-  graph->last_was_copy = copy;
-  if (copy) {
-    exec_ = graph->copy;
-    ns_ = graph->ns;
+  graph->copy = copy;
+  graph->done = done;
+  graph->ns = total;
+  graph->watched = true;
+  __atomic_add_fetch(&g_graph_copies, 1, __ATOMIC_RELAXED);
+  // This launch is the graph's own: all that went before come before it, and after it an event is recorded.
+  // From the next one on the copy can be ordered after it.
+  known_ = true;
+}
+
+CUgraphExec GraphLaunch::Choose() {
+  if (!known_) return asked_;
+  CUevent wait = nullptr;
+  CUgraphExec chosen = asked_;
+  const CUcontext context = ContextOf(stream_);
+  {
+    Held held(g_lock);
+    Segmented* graph = g_graphs.Find(KeyOf(asked_));
+    if (!graph) return asked_;
+    // Events are recorded where the graph was made.
+    const bool here = context != nullptr && context == graph->context;
+    if (wants_copy_ && graph->copy && graph->launched && here) {
+      chosen = used_ = graph->copy;
+      graph->users++;
+    }
+    if (graph->launched && (used_ != nullptr) != graph->last_was_copy) wait = graph->done;
+    graph->last_was_copy = used_ != nullptr;
+    if (here) tells_ = graph->done;
+    // Until it is recorded: nothing comes after what is not known.
+    if (!tells_) graph->launched = false;
   }
-  tells_ = true;
+  if (wait) Real().cuStreamWaitEvent(stream_, wait, 0);
+  return chosen;
 }
 
 GraphLaunch::~GraphLaunch() {
-  if (!tells_) return;
+  if (!used_ && !tells_) return;
+  const bool told = tells_ && Real().cuEventRecord(tells_, stream_) == CUDA_SUCCESS;
+  Garbage garbage;
   Held held(g_lock);
   Segmented* graph = g_graphs.Find(KeyOf(asked_));
   if (!graph) return;
-  if (!graph->done && Real().cuEventCreate(&graph->done, kNoTiming) != CUDA_SUCCESS) graph->done = nullptr;
-  graph->launched = graph->done && Real().cuEventRecord(graph->done, stream_) == CUDA_SUCCESS;
-  graph->last = stream_;
+  if (tells_ == graph->done) graph->launched = told;
+  if (!used_ || --graph->users > 0) return;
+  garbage.copies[0] = graph->dying;
+  graph->dying = nullptr;
 }
 
 void ForgetGraphSegments() {
   g_lock.Reset();
   g_graphs.Forget();
   g_count = 0;
+  g_graph_copies = 0;
 }
 
 }  // namespace gpumux::guard

@@ -114,16 +114,18 @@ template <auto Entry>
 __attribute__((noinline, cold)) CUresult LaunchGraphBeside(CUgraphExec graph, Where where) {
   const uint32_t word = LaunchWord();
   if (word & GPUMUX_LAUNCH_STOPS) return EndWork();
-  const GraphLaunch launch(graph, word, where.stream, where.per_thread);
+  GraphLaunch launch(graph, word, where.stream, where.per_thread);
+  if (word == 0) return LaunchGraphNow<Entry>(launch.Choose(), where.stream);
   Work work = WorkOf(graph, kNoShape);
   work.ns = launch.ns();
   const GatedLaunch gate(word, where.stream, where.per_thread, work);
-  return LaunchGraphNow<Entry>(launch.exec(), where.stream);
+  return LaunchGraphNow<Entry>(launch.Choose(), where.stream);
 }
 
 template <auto Entry>
 __attribute__((always_inline)) inline CUresult LaunchGraph(CUgraphExec graph, Where where) {
-  if (__builtin_expect(LaunchWord() != 0, 0)) return LaunchGraphBeside<Entry>(graph, where);
+  if (__builtin_expect(LaunchWord() != 0 || GraphsHaveCopies(), 0))
+    return LaunchGraphBeside<Entry>(graph, where);
   return LaunchGraphNow<Entry>(graph, where.stream);
 }
 

@@ -127,17 +127,22 @@ class MarkedGraph {
     Must(CU(cuStreamBeginCapture_v2, CUstream, CUstreamCaptureMode)(stream_, CU_STREAM_CAPTURE_MODE_RELAXED),
          "begin");
     for (int i = 0; i < kSteps; ++i) Step(i);
+    marks_[0].after = &marks_[kSteps - 1];
     Must(CU(cuStreamEndCapture, CUstream, CUgraph*)(stream_, &graph_), "end");
     Must(CU(cuGraphInstantiateWithFlags, CUgraphExec*, CUgraph, unsigned long long)(&exec_, graph_, 0),
          "instantiate");
   }
 
+  // Once in each stream, without a wait between: the driver runs launches of one graph one after another.
   void Run() {
+    const int launches = 2;
+    CUstream streams[launches] = {stream_, beside_};
     for (Mark& mark : marks_) mark.seen = 0;
-    Must(CU(cuGraphLaunch, CUgraphExec, CUstream)(exec_, stream_), "launch of the graph");
-    Must(CU(cuStreamSynchronize, CUstream)(stream_), "wait");
+    for (CUstream stream : streams)
+      Must(CU(cuGraphLaunch, CUgraphExec, CUstream)(exec_, stream), "launch of the graph");
+    for (CUstream stream : streams) Must(CU(cuStreamSynchronize, CUstream)(stream), "wait");
     for (const Mark& mark : marks_)
-      if (mark.seen != mark.there) Fail("a mark was passed %d times", mark.seen);
+      if (mark.seen != launches * mark.there) Fail("a mark was passed %d times", mark.seen);
   }
 
   // Its last mark is another one from now on.
@@ -149,6 +154,7 @@ class MarkedGraph {
     Mark& old = marks_[kSteps - 1];
     Mark& other = marks_.back();
     other = old;
+    marks_[0].after = &other;
     old.there = false;
     const struct {
       void (*function)(void*);
@@ -170,7 +176,8 @@ class MarkedGraph {
   struct Mark {
     int seen = 0;
     bool there = true;
-    const Mark* before = nullptr;
+    const Mark* before = nullptr;  // of the same launch
+    const Mark* after = nullptr;   // of the first one: the last one, of the launch before
     bool counts = true;
   };
 
@@ -183,7 +190,9 @@ class MarkedGraph {
 
   static void Pass(void* of) {
     auto* mark = static_cast<Mark*>(of);
-    if (mark->before && mark->before->seen != 1) Fail("a mark before the one that it comes after");
+    if (mark->before && mark->before->seen != mark->seen + 1)
+      Fail("a mark before the one that it comes after");
+    if (mark->after && mark->after->seen != mark->seen) Fail("two launches at once");
     ++mark->seen;
     if (mark->counts) ++state->done;
   }

@@ -95,6 +95,21 @@ TEST(Gate, HoldsALongGraphBackInItsMidst) {
   ExpectEnds(idle);
 }
 
+// With nobody who could close its gate the program's own graph is launched, and the copy again when there is.
+TEST(Gate, ALongGraphAndItsCopyNeverRunAtOnce) {
+  constexpr uint64_t kSteps = 40;
+  GateBox box;
+  GateTenant held = box.BestEffort("graphs");
+  EXPECT_TRUE(GoesOn(held, 2 * kSteps));
+  for (int round = 0; round < 3; ++round) {
+    GateTenant idle = box.Latency("busy", /*waits=*/true);
+    EXPECT_TRUE(GoesOn(held, 4 * kSteps));
+    ExpectEnds(idle);
+    EXPECT_TRUE(GoesOn(held, kSteps));
+  }
+  ExpectEnds(held);
+}
+
 TEST(Gate, TwoOwnersHoldItTogether) {
   GateBox box;
   GateTenant held = box.BestEffort(), one = box.Latency(), other = box.Latency();
