@@ -133,9 +133,10 @@ void DrawTextPage(Screen& screen, const Model& model, const View& view) {
     first = static_cast<int>(chosen - lines.begin()) - height / 2;
   }
   first = std::clamp(first, 0, std::max(0, static_cast<int>(lines.size()) - height));
-  for (int i = 0; i < height && first + i < static_cast<int>(lines.size()); ++i) {
-    const TextLine& line = lines[static_cast<size_t>(first + i)];
-    screen.Put(0, y + i, line.text, line.ink);
+  const int end = std::min(static_cast<int>(lines.size()), first + height);
+  for (int at = first; at < end; ++at) {
+    const TextLine& line = lines[static_cast<size_t>(at)];
+    screen.Put(0, y + at - first, line.text, line.ink);
   }
 }
 

@@ -86,8 +86,7 @@ void LanePart::Draw(Screen& screen, int y) const {
       x = screen.Fill(x, at, 1, Height(part), part && *part > 0 ? Ink::kGood : Ink::kDim);
     }
     x = screen.Put(x, at, "│", Ink::kDim);
-    screen.Put(x, at,
-               fmt::format("{:>{}}", Percent(history.Last()), kPercentWidth + (history.Last() ? 0 : 0)));
+    screen.Put(x, at, fmt::format("{:>{}}", Percent(history.Last()), kPercentWidth));
   }
 }
 

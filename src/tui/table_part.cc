@@ -86,11 +86,12 @@ void DrawTable(Screen& screen, int y, int height, const Model& model, const View
   // The last line tells what does not fit.
   const int fit = std::max(height - 1, 0), shown = all > fit ? std::max(fit - 1, 0) : all;
   const int first = std::clamp(static_cast<int>(view.selected_row()) - shown / 2, 0, all - shown);
-  for (int i = 0; i < shown; ++i) {
-    const auto at = static_cast<size_t>(first + i);
-    DrawRow(screen, y + 1 + i, columns, [&](const Laid& column) { return column.cells[at]; });
-    if (view.Tagged(rows[at].id)) screen.Put(0, y + 1 + i, "+", Ink::kStrong);
-    if (at == view.selected_row()) screen.SetInk(0, y + 1 + i, screen.width(), Ink::kReverse);
+  int line = y + 1;
+  const int end = first + shown;
+  for (auto at = static_cast<size_t>(first); at < static_cast<size_t>(end); ++at, ++line) {
+    DrawRow(screen, line, columns, [&](const Laid& column) { return column.cells[at]; });
+    if (view.Tagged(rows[at].id)) screen.Put(0, line, "+", Ink::kStrong);
+    if (at == view.selected_row()) screen.SetInk(0, line, screen.width(), Ink::kReverse);
   }
   if (shown < all && fit > 0)
     screen.Put(1, y + fit, fmt::format("{} to {} of {}", first + 1, first + shown, all), Ink::kDim);

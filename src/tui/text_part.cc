@@ -104,7 +104,7 @@ void Program(Lines& lines, const TenantSample& tenant) {
   lines.Head("Program");
   lines.Row("command", tenant.command);
   lines.Row("folder", tenant.cwd);
-  for (const auto& [key, value] : tenant.labels) lines.Row("label", key + "=" + value);
+  for (const auto& [key, value] : tenant.labels) lines.Row("label", fmt::format("{}={}", key, value));
   lines.Row("started", tenant.started_at);
   lines.Row("waited", SecondsText(tenant.waited_seconds));
   for (const MemberSample& member : tenant.members) {
@@ -123,7 +123,8 @@ int IndentOf(const std::string& text) {
   if (begin == std::string::npos || begin == 0) return 0;
   const size_t gap = text.find("  ", begin);
   const size_t after = gap == std::string::npos ? gap : text.find_first_not_of(' ', gap);
-  return static_cast<int>(after == std::string::npos || after > kMost ? begin : after);
+  // npos is far beyond it too.
+  return static_cast<int>(after > kMost ? begin : after);
 }
 
 }  // namespace
