@@ -106,12 +106,18 @@ Result<std::unique_ptr<CursesTerminal>> CursesTerminal::Open(bool color) {
   auto state = std::make_unique<State>();
   // initscr would end the program where the terminal is not known.
   state->screen = ::newterm(nullptr, stdout, stdin);
-  if (!state->screen) {
-    const char* term = std::getenv("TERM");
-    return Fail(Code::kUnsupported, fmt::format("TERM={}: the terminal is not known", term ? term : ""),
+  const char* term = std::getenv("TERM");
+  const auto fail = [&](const char* why) {
+    return Fail(Code::kUnsupported, fmt::format("TERM={}: {}", term ? term : "", why),
                 "one screen without a terminal: gpumux top --once");
-  }
+  };
+  if (!state->screen) return fail("the terminal is not known");
   ::set_term(state->screen);
+  if (!::tigetstr("cup")) {
+    ::endwin();
+    ::delscreen(state->screen);
+    return fail("it cannot write where it is told to");
+  }
   ::cbreak();
   ::noecho();
   ::nonl();

@@ -11,13 +11,14 @@
 namespace gpumux::tui {
 namespace {
 
-constexpr int kNarrowest = 40, kLowest = 8;
+constexpr int kNarrowest = 40, kLowest = 8, kLowestWithLanes = 16;
 
 // Where the parts of the first page are: from the top GPUs, lanes, table, and from
 // the bottom keys, events, note.
 struct Layout {
   Layout(const Model& model, const View& view, int height)
-      : gpus(model, view, std::max(1, height / 3)), lanes(model, view, std::max(2, height / 4)) {
+      : gpus(model, view, std::max(1, height / 3)),
+        lanes(model, view, height < kLowestWithLanes ? 0 : height / 4) {
     y_gpus = model.lost().empty() ? 1 : 2;
     y_lanes = y_gpus + gpus.height();
     y_table = y_lanes + lanes.height();

@@ -79,6 +79,13 @@ TEST(Draw, TheFirstScreenAt80x24) {
             "F1Help EnterDetail F4Filter F6Sort F7Memory F8Time F9Stop spaceTag F10Quit\n");
 }
 
+TEST(Draw, ALowScreenIsForTheTable) {
+  const std::string screen = Drawn(Scene(), 60, 12);
+  EXPECT_THAT(screen, Not(HasSubstr("Who held")));
+  for (const char* shown : {"GPU 0", " A serve", " B train", "late waits", "F1Help"})
+    EXPECT_THAT(screen, HasSubstr(shown));
+}
+
 TEST(Draw, EverySizeIsFilledWithoutGoingOutside) {
   const Model model = Scene();
   for (int height = 1; height <= 60; ++height) {

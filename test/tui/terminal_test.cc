@@ -226,9 +226,13 @@ TEST_F(Top, AsciiIsAsciiAndReadonlyChangesNothing) {
 }
 
 TEST_F(Top, ATerminalThatIsNotKnownIsAnErrorWithAWayOut) {
-  Pane pane(box_, 80, 24, "TERM=no-such-terminal; export TERM; " + Command());
-  ASSERT_TRUE(pane.WaitForText("LEFT 7"));
-  EXPECT_THAT(pane.Screen(), HasSubstr("gpumux top --once"));
+  for (const char* term : {"no-such-terminal", "dumb", ""}) {
+    SCOPED_TRACE(term);
+    Sandbox box;
+    Pane pane(box, 160, 24, "TERM=" + std::string(term) + "; export TERM; " + Command());
+    ASSERT_TRUE(pane.WaitForText("LEFT 7"));
+    EXPECT_THAT(pane.Screen(), HasSubstr("gpumux top --once"));
+  }
 }
 
 TEST(TopOnce, IsOneScreenOfAKnownSizeWithoutATerminal) {
