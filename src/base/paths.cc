@@ -104,18 +104,32 @@ Result<std::string> FindRuntimeDir() {
 
 namespace {
 
-// The user's folder for what stays, created; empty: there is none.
-std::string StateDir() {
+// The user's folder for what stays; empty: there is none. Not another user's, whose HOME was left in the
+// environment.
+std::string StateDirName() {
   std::string dir = Environment("XDG_STATE_HOME");
+  const std::string home = Environment("HOME");
+  struct stat info{};
+  const bool own =
+      !home.empty() && home[0] == '/' && ::stat(home.c_str(), &info) == 0 && info.st_uid == ::geteuid();
   if (dir.empty() || dir[0] != '/') {
-    const std::string home = Environment("HOME");
-    if (home.empty() || home[0] != '/') return "";
+    if (!own) return "";
     dir = home + "/.local/state";
-    ::mkdir((home + "/.local").c_str(), 0700);
   }
-  ::mkdir(dir.c_str(), 0700);
-  dir += "/gpumux";
-  return EnsurePrivateDir(dir) ? dir : "";
+  return dir + "/gpumux";
+}
+
+// A home may be that of several machines.
+std::string HostName() {
+  char name[256] = "";
+  if (::gethostname(name, sizeof name - 1) != 0) return "local";
+  std::string host;
+  for (const char* c = name; *c; ++c) {
+    const bool plain =
+        (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9') || *c == '-';
+    host += plain ? *c : '_';
+  }
+  return host.empty() ? "local" : host;
 }
 
 }  // namespace
@@ -128,9 +142,18 @@ Result<RuntimePaths> FindRuntimePaths(bool simulated) {
     if (const Status made = EnsurePrivateDir(*dir); !made) return tl::unexpected(made.error());
   }
   RuntimePaths paths = PathsIn(*dir);
-  if (const std::string state = StateDir(); !state.empty() && Environment("GPUMUX_RUNTIME_DIR").empty())
-    paths.history = state + (simulated ? "/history-sim.db" : "/history.db");
+  if (const std::string state = StateDirName(); !state.empty() && Environment("GPUMUX_RUNTIME_DIR").empty())
+    paths.history = fmt::format("{}/history-{}{}.db", state, HostName(), simulated ? "-sim" : "");
   return paths;
+}
+
+Status EnsureHistoryDir(const RuntimePaths& paths) {
+  const std::string dir = paths.history.substr(0, paths.history.rfind('/'));
+  if (dir == paths.dir) return {};
+  // What is above it: .local and state, where nothing has used them yet.
+  for (size_t at = 1; (at = dir.find('/', at)) != std::string::npos; ++at)
+    ::mkdir(dir.substr(0, at).c_str(), 0700);
+  return EnsurePrivateDir(dir);
 }
 
 }  // namespace gpumux

@@ -45,6 +45,9 @@ Status EnsureMachineDir(const std::string& path);
 // The daemon of the whole machine; nothing is created or checked here.
 RuntimePaths MachinePaths();
 
+// The folder of the history, for the daemon that writes it.
+Status EnsureHistoryDir(const RuntimePaths& paths);
+
 // The paths in a given folder.
 RuntimePaths PathsIn(const std::string& dir);
 

@@ -86,6 +86,7 @@ bool DaemonLink::IsNoted() {
       case SessionEvent::Type::kNoted:
         return true;
       case SessionEvent::Type::kClosed:
+      case SessionEvent::Type::kRefused:
         return false;
       default:
         break;

@@ -99,6 +99,7 @@ struct Daemon::Parts {
       return reclaim.MakeRoom(tenant, process, gpu, bytes, own_limit);
     };
     leases.on_past = [this](const std::string& id, std::string past) { history.Add(id, std::move(past)); };
+    history.on_room = [this] { leases.TellPast(); };
     history.on_kept = [this](const std::string& id) { leases.Kept(id); };
     leases.cannot_take_over = [](const Error& why) { EndForTheNextDaemon(why.ToString()); };
     leases.prepare = [this](const Tenant& tenant, auto ready) {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/history.h"
 
+#include <fmt/format.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -21,6 +23,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 constexpr std::chrono::seconds kTryAgain(5);
 constexpr std::chrono::hours kPruneEach(1);
+constexpr size_t kMostPruned = 1000;
 
 }  // namespace
 
@@ -54,8 +57,10 @@ void History::Add(std::string id, std::string record) {
   }
   {
     const std::lock_guard lock(mutex_);
-    // It is in the leases' store, where the next daemon finds it.
-    if (queue_.size() >= kMostQueued) return;
+    if (queue_.size() >= kMostQueued) {
+      dropped_ = true;
+      return;
+    }
     queue_.emplace_back(std::move(id), std::move(record));
   }
   wake_.notify_one();
@@ -106,22 +111,18 @@ void History::Run() {
   std::unique_lock lock(mutex_);
   for (;;) {
     const auto now = std::chrono::steady_clock::now();
-    if (!queue_.empty() && (!failing_ || stop_)) {
+    if (failing_ && now >= retry_at_) failing_ = false;
+    if (stop_ && (failing_ || queue_.empty())) return;
+    if (!queue_.empty() && !failing_) {
       Write(lock);
-      if (failing_ && stop_) return;
     } else if (!asked_.empty()) {
       Answer(lock);
     } else if (!samples_.empty() && !failing_) {
       WriteSamples(lock);
-    } else if (stop_) {
-      return;
     } else if (now >= prune_at_) {
-      prune_at_ = now + kPruneEach;
       PruneNow(lock);
-    } else if (failing_) {
-      if (wake_.wait_for(lock, kTryAgain) == std::cv_status::timeout) failing_ = false;
     } else {
-      wake_.wait_until(lock, prune_at_);
+      wake_.wait_until(lock, failing_ ? std::min(retry_at_, prune_at_) : prune_at_);
     }
   }
 }
@@ -136,9 +137,17 @@ void History::Write(std::unique_lock<std::mutex>& lock) {
   said_ = why;
   lock.lock();
   // What no daemon can read is of no use to the next one either.
-  failing_ = !kept && past;
-  if (failing_) return;
+  if (!kept && past) {
+    failing_ = true;
+    retry_at_ = std::chrono::steady_clock::now() + kTryAgain;
+    return;
+  }
   queue_.pop_front();
+  if (queue_.empty() && std::exchange(dropped_, false)) {
+    Tell([this] {
+      if (on_room) on_room();
+    });
+  }
   Tell([this, id = std::move(id)] {
     if (on_kept) on_kept(id);
   });
@@ -165,7 +174,15 @@ void History::Answer(std::unique_lock<std::mutex>& lock) {
   Asked asked = std::move(asked_.front());
   asked_.pop_front();
   lock.unlock();
-  ApiServer::Response response = Look(asked);
+  ApiServer::Response response;
+  try {
+    response = Look(asked);
+  } catch (const std::exception& e) {
+    // A record that bits rotted in.
+    const Error error{Code::kUnavailable, fmt::format("the history cannot be read: {}", e.what()),
+                      "see gpumuxd.log"};
+    response = {HttpStatus(error.code), Report::ErrorBody(error)};
+  }
   lock.lock();
   Tell([reply = std::move(asked.reply), response = std::move(response)] { reply(response); });
 }
@@ -177,8 +194,10 @@ ApiServer::Response History::Look(const Asked& asked) {
   if (const auto* query = std::get_if<history::GpuQuery>(&asked.query)) {
     const auto found = store_.FindGpus(*query);
     if (!found) return failure(found.error());
-    return {200, EnvelopeOf("gpumux.gpu-history/1", clock_, settings_.simulated,
-                            history::GpuAnswerJson(*found, *query).dump())};
+    return {200,
+            EnvelopeOf(
+                "gpumux.gpu-history/1", clock_, settings_.simulated,
+                history::GpuAnswerJson(*found, *query).dump(-1, ' ', false, Json::error_handler_t::replace))};
   }
   const auto found = store_.Find(std::get<history::Query>(asked.query));
   return found ? ApiServer::Response{200, Body(*found, asked.viewer)} : failure(found.error());
@@ -199,9 +218,14 @@ void History::PruneNow(std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   const auto now = std::chrono::duration_cast<std::chrono::milliseconds>(
       std::chrono::system_clock::now().time_since_epoch() - settings_.keep);
-  const auto gone = store_.Prune(now.count());
-  if (gone && *gone > 0) LogInfo("history: {} tenant(s) that ended longer ago are forgotten", *gone);
+  // A part at a time: who asks or ends meanwhile goes first.
+  const auto gone = store_.Prune(now.count(), kMostPruned);
+  if (gone && gone->tenants > 0)
+    LogInfo("history: {} tenant(s) that ended longer ago are forgotten", gone->tenants);
   lock.lock();
+  const bool more = gone && gone->more;
+  prune_at_ = std::chrono::steady_clock::now() +
+              (more ? std::chrono::milliseconds(0) : std::chrono::milliseconds(kPruneEach));
 }
 
 std::string History::Body(const history::Answer& answer, uid_t viewer) const {

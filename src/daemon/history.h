@@ -45,6 +45,8 @@ class History {
 
   // From the loop: this record is in the file.
   std::function<void(const std::string& id)> on_kept;
+  // From the loop: there is room for records that did not fit before.
+  std::function<void()> on_room;
 
   // `record`: HistoryRecord(). Never blocks for long.
   void Add(std::string id, std::string record);
@@ -84,7 +86,10 @@ class History {
   std::deque<std::vector<history::GpuSample>> samples_;
   std::deque<Asked> asked_;
   std::vector<std::function<void()>> told_;
-  bool stop_ = false, failing_ = false;
+  bool stop_ = false;
+  bool failing_ = false;  // until retry_at_
+  bool dropped_ = false;  // records that did not fit, and wait in the leases' store
+  std::chrono::steady_clock::time_point retry_at_{};
   std::chrono::steady_clock::time_point prune_at_{};
   UniqueFd told_fd_;  // eventfd: there is something in told_
   EventLoop::Watch told_watch_;

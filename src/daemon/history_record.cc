@@ -144,6 +144,7 @@ Result<history::PastTenant> ParseHistoryRecord(const std::string& record) {
                              .ran_seconds = json.at("ended").at("ran_seconds").get<double>(),
                              .labels = json.at("labels").dump(),
                              .record = record};
+    (void)json.at("command").get<std::string>();
     if (past.id.empty() || !history::ParseOutcome(past.outcome)) return broken();
     return past;
   } catch (const Json::exception&) {

@@ -289,7 +289,11 @@ void Leases::WatchChild(Tenant& tenant, UniqueFd pidfd) {
 
 void Leases::Ended(uint64_t session, const RunEnded& ended) {
   Tenant* tenant = OfSession(session);
-  if (!tenant) return;
+  // It is over with all that: the history has it, or the row of an earlier daemon was lost.
+  if (!tenant) {
+    (void)send_noted(session);
+    return;
+  }
   KillPoint("program-ended");
   tenant->child_death = {};
   tenant->child_ended = true;
@@ -302,13 +306,14 @@ void Leases::Ended(uint64_t session, const RunEnded& ended) {
                                   .at = clock_.Now(),
                                   .wall = clock_.WallTime()};
   tenant->summary_timer = loop_.After(kSummaryPatience, [this, tenant] { SendSummary(*tenant); });
-  const std::string id = tenant->id;
+  // How it ended nobody but its `run` knows, which goes when it is told so.
+  if (Status saved = Save(*tenant)) {
+    KillPoint("end-stored");
+    (void)send_noted(session);
+  } else {
+    LogError("tenant {}: {}", tenant->id, saved.error().ToString());
+  }
   CheckEnd(*tenant);
-  // Something of it is left. How it ended nobody but its `run` knows, which goes now.
-  if (tenant = tenants_.Find(id); !tenant) return;
-  if (Status saved = Save(*tenant); !saved) LogError("tenant {}: {}", id, saved.error().ToString());
-  KillPoint("end-stored");
-  if (tenant->session == session) (void)send_noted(session);
 }
 
 void Leases::HungUp(uint64_t session) {

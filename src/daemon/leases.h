@@ -76,6 +76,8 @@ class Leases {
   std::function<void()> on_changed;
   // A tenant has ended: what the history keeps of it. Again for those of the daemon before.
   std::function<void(const std::string& id, std::string past)> on_past;
+  // All that the history does not have yet.
+  void TellPast();
   // The history has it.
   void Kept(const std::string& id);
   // A request was granted; a tenant or a reservation is about to be forgotten.

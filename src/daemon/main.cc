@@ -62,6 +62,9 @@ Result<RuntimePaths> FindPaths(const Options& options, bool simulated) {
     // systemd's LogsDirectory=: what outlives a boot, unlike all else.
     if (const char* logs = std::getenv("LOGS_DIRECTORY"); logs && *logs == '/')
       paths.audit = std::string(logs) + "/audit.log";
+    if (const char* state = std::getenv("STATE_DIRECTORY"); state && *state == '/')
+      paths.history = std::string(state) + "/history.db";
+    if (simulated && options.runtime_dir.empty()) paths.history += ".sim";
     return paths;
   }
   if (options.runtime_dir.empty()) return FindRuntimePaths(simulated);
@@ -112,6 +115,7 @@ int Run(const Options& options) {
   if (!source) return Complain(source.error());
   const auto paths = FindPaths(options, source->simulated);
   if (!paths) return Complain(paths.error());
+  if (Status made = EnsureHistoryDir(*paths); !made) LogWarning("history: {}", made.error().ToString());
   const auto lock = TakeLock(paths->lock);
   if (!lock) return Complain(lock.error());
   if (!options.foreground) {

@@ -37,6 +37,7 @@ constexpr int kSchema = 1;
 // What no daemon writes is not read: more would be somebody's attempt to fill the memory.
 constexpr int kMaxRows = 65536;
 constexpr int kMaxRecordBytes = 1 << 20;
+constexpr int kMostFinished = 16384;
 
 struct Finalize {
   void operator()(sqlite3_stmt* statement) const { sqlite3_finalize(statement); }
@@ -167,9 +168,16 @@ Status Store::Remove(const std::string& id) { return Run("DELETE FROM leases WHE
 Status Store::Finish(const std::string& id, const std::string& past) {
   if (Status begun = Run("BEGIN IMMEDIATE", {}); !begun) return begun;
   Status done = Run("INSERT OR REPLACE INTO finished (id, record) VALUES (?1, ?2)", {id, past});
+  // Where the history cannot be written for long, the oldest are lost rather than new promises.
+  if (done)
+    done = Run("DELETE FROM finished WHERE number <= (SELECT max(number) FROM finished) - ?1",
+               {std::to_string(kMostFinished)});
   if (done) done = Remove(id);
   if (done) done = Run("COMMIT", {});
-  if (!done) (void)Run("ROLLBACK", {});
+  if (done) return done;
+  (void)Run("ROLLBACK", {});
+  // The lease is over in any case.
+  if (Status removed = Remove(id); !removed) return removed;
   return done;
 }
 

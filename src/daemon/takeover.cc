@@ -88,6 +88,10 @@ void Leases::TakeOver() {
   if (!tenants_.live().empty()) LogInfo("took over {} lease(s)", tenants_.live().size());
   if (!waiting_rows_.empty())
     LogWarning("{} lease(s) wait for GPUs that NVML does not show", waiting_rows_.size());
+  TellPast();
+}
+
+void Leases::TellPast() {
   const auto finished = store_.Finished();
   if (!finished || !on_past) return;
   for (const auto& [id, past] : *finished) on_past(id, past);

@@ -37,13 +37,15 @@ constexpr char kSetUp[] =
     "(key, value, number)) WITHOUT ROWID;"
     "CREATE TRIGGER IF NOT EXISTS forgotten AFTER DELETE ON tenants BEGIN DELETE FROM labels WHERE number = "
     "old.number "
-    "AND key IN (SELECT key FROM json_each(CASE WHEN json_valid(old.labels) THEN old.labels ELSE '{}' END)); "
-    "END;"
+    "AND (key, value) IN (SELECT key, value FROM json_each(CASE WHEN json_valid(old.labels) THEN old.labels "
+    "ELSE "
+    "'{}' END)); END;"
     "CREATE TABLE IF NOT EXISTS gpus (gpu TEXT NOT NULL, at_ms INTEGER NOT NULL, mode TEXT NOT NULL, tenants "
     "INTEGER NOT "
     "NULL, guaranteed INTEGER NOT NULL, used INTEGER NOT NULL, promisable INTEGER NOT NULL, device_used "
     "INTEGER, unmanaged "
     "INTEGER, unexplained INTEGER, PRIMARY KEY (gpu, at_ms)) WITHOUT ROWID;"
+    "CREATE INDEX IF NOT EXISTS gpus_by_time ON gpus (at_ms);"
     "PRAGMA user_version=1;";
 constexpr int kSchema = 1;
 constexpr int kBusyMs = 2000;
@@ -138,7 +140,7 @@ std::optional<double> Rank(std::vector<double>& sorted, unsigned percent) {
 
 }  // namespace
 
-void Store::Close::operator()(sqlite3* db) const { sqlite3_close(db); }
+void Store::Close::operator()(sqlite3* db) const { sqlite3_close_v2(db); }
 
 Store::~Store() = default;
 
@@ -146,6 +148,20 @@ Error Store::Failure(std::string_view what) const {
   return {Code::kUnavailable,
           fmt::format("cannot {} {}: {}", what, path_, db_ ? sqlite3_errmsg(db_.get()) : "no memory"),
           "make room on that file system, and see that it may be written"};
+}
+
+// The next one is empty; what was there is kept for whoever can read it.
+void Store::PutAside() {
+  LogError("{} is broken: it is put aside as {}.broken", path_, path_);
+  for (const char* suffix : {"-wal", "-shm"}) std::remove((path_ + suffix).c_str());
+  std::rename(path_.c_str(), (path_ + ".broken").c_str());
+}
+
+// Damage inside shows when it is read, and not when the file is opened.
+void Store::GiveUpIfBroken(int code) {
+  if (!IsBroken(code)) return;
+  db_.reset();
+  PutAside();
 }
 
 Status Store::Open() {
@@ -178,11 +194,7 @@ Status Store::Open() {
     }
   }
   db_.reset();
-  if (IsBroken(step)) {
-    LogError("{} is broken: it is put aside as {}.broken", path_, path_);
-    for (const char* suffix : {"-wal", "-shm"}) std::remove((path_ + suffix).c_str());
-    std::rename(path_.c_str(), (path_ + ".broken").c_str());
-  }
+  if (IsBroken(step)) PutAside();
   return tl::unexpected(error);
 }
 
@@ -196,21 +208,24 @@ Status Store::Put(const PastTenant& tenant) {
     step = statement.Step();
     if (step == SQLITE_DONE) step = SQLITE_OK;
   };
-  run("DELETE FROM tenants WHERE id = ?1", {tenant.id});
-  run("INSERT INTO tenants (id, name, uid, owner, outcome, started_ms, ended_ms, waited_seconds, "
+  // A daemon that did not see its end knows less than one that did.
+  run("DELETE FROM tenants WHERE id = ?1 AND (outcome = 'unknown' OR ?2 <> 'unknown')",
+      {tenant.id, tenant.outcome});
+  run("INSERT OR IGNORE INTO tenants (id, name, uid, owner, outcome, started_ms, ended_ms, waited_seconds, "
       "ran_seconds, labels, "
       "record) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
       {tenant.id, tenant.name, int64_t{tenant.uid}, tenant.owner, tenant.outcome, tenant.started_ms,
        tenant.ended_ms, tenant.waited_seconds, tenant.ran_seconds, tenant.labels, tenant.record});
-  run("INSERT OR IGNORE INTO labels SELECT key, value, last_insert_rowid() FROM json_each(CASE WHEN "
-      "json_valid(?1) THEN "
-      "?1 ELSE '{}' END) WHERE type = 'text'",
-      {tenant.labels});
+  if (step == SQLITE_OK && sqlite3_changes(db_.get()) == 1)
+    run("INSERT OR IGNORE INTO labels SELECT key, value, last_insert_rowid() FROM json_each(CASE WHEN "
+        "json_valid(?1) THEN "
+        "?1 ELSE '{}' END) WHERE type = 'text'",
+        {tenant.labels});
   if (step == SQLITE_OK) step = sqlite3_exec(db_.get(), "COMMIT", nullptr, nullptr, nullptr);
   if (step == SQLITE_OK) return {};
   const Error error = Failure("write");
   sqlite3_exec(db_.get(), "ROLLBACK", nullptr, nullptr, nullptr);
-  if (IsBroken(step)) db_.reset();
+  GiveUpIfBroken(step);
   return tl::unexpected(error);
 }
 
@@ -266,7 +281,7 @@ Result<Answer> Store::Find(const Query& query) {
   }
   if (step != SQLITE_DONE) {
     const Error error = Failure("read");
-    if (IsBroken(step)) db_.reset();
+    GiveUpIfBroken(step);
     return tl::unexpected(error);
   }
   std::sort(ran.begin(), ran.end());
@@ -297,7 +312,7 @@ Status Store::Put(const std::vector<GpuSample>& samples) {
   if (step == SQLITE_OK) return {};
   const Error error = Failure("write");
   sqlite3_exec(db_.get(), "ROLLBACK", nullptr, nullptr, nullptr);
-  if (IsBroken(step)) db_.reset();
+  GiveUpIfBroken(step);
   return tl::unexpected(error);
 }
 
@@ -345,20 +360,31 @@ Result<std::vector<GpuStretch>> Store::FindGpus(const GpuQuery& query) {
   }
   if (step == SQLITE_DONE) return found;
   const Error error = Failure("read");
-  if (IsBroken(step)) db_.reset();
+  GiveUpIfBroken(step);
   return tl::unexpected(error);
 }
 
-Result<uint64_t> Store::Prune(int64_t before_ms) {
+Result<Store::Pruned> Store::Prune(int64_t before_ms, size_t most) {
   if (Status opened = Open(); !opened) return tl::unexpected(opened.error());
-  Statement prune(db_.get(), "DELETE FROM tenants WHERE ended_ms < ?1");
-  prune.Bind({before_ms});
-  if (prune.Step() != SQLITE_DONE) return tl::unexpected(Failure("write"));
-  const auto tenants = static_cast<uint64_t>(sqlite3_changes(db_.get()));
-  Statement samples(db_.get(), "DELETE FROM gpus WHERE at_ms < ?1");
-  samples.Bind({before_ms});
-  if (samples.Step() != SQLITE_DONE) return tl::unexpected(Failure("write"));
-  return tenants;
+  const auto run = [&](const char* sql) -> Result<uint64_t> {
+    Statement prune(db_.get(), sql);
+    prune.Bind({before_ms, static_cast<int64_t>(most)});
+    if (const int step = prune.Step(); step != SQLITE_DONE) {
+      const Error error = Failure("write");
+      GiveUpIfBroken(step);
+      return tl::unexpected(error);
+    }
+    return static_cast<uint64_t>(sqlite3_changes(db_.get()));
+  };
+  const auto tenants =
+      run("DELETE FROM tenants WHERE number IN (SELECT number FROM tenants WHERE ended_ms < ?1 ORDER BY "
+          "ended_ms LIMIT ?2)");
+  if (!tenants) return tl::unexpected(tenants.error());
+  const auto samples =
+      run("DELETE FROM gpus WHERE (gpu, at_ms) IN (SELECT gpu, at_ms FROM gpus WHERE at_ms < ?1 ORDER BY "
+          "at_ms LIMIT ?2)");
+  if (!samples) return tl::unexpected(samples.error());
+  return Pruned{*tenants, *tenants == most || *samples == most};
 }
 
 }  // namespace gpumux::history

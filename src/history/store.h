@@ -88,21 +88,28 @@ class Store {
   explicit Store(std::string path) : path_(std::move(path)) {}
   ~Store();
 
-  // Again with the same id: as it was. kUnavailable: not written, and why.
+  // Again with the same id: the new one, unless that is "unknown" and the old one is not. kUnavailable: not
+  // written, and why.
   Status Put(const PastTenant& tenant);
   Result<Answer> Find(const Query& query);
   // All of one moment, or none.
   Status Put(const std::vector<GpuSample>& samples);
   // Oldest first.
   Result<std::vector<GpuStretch>> FindGpus(const GpuQuery& query);
-  // Tenants that ended before, and samples of before. How many tenants.
-  Result<uint64_t> Prune(int64_t before_ms);
+  // Tenants that ended before, and samples of before: at most so many of each.
+  struct Pruned {
+    uint64_t tenants = 0;
+    bool more = false;
+  };
+  Result<Pruned> Prune(int64_t before_ms, size_t most);
 
  private:
   struct Close {
     void operator()(sqlite3* db) const;
   };
   Status Open();
+  void PutAside();
+  void GiveUpIfBroken(int code);
   Error Failure(std::string_view what) const;
 
   const std::string path_;

@@ -2,6 +2,7 @@
 #include "history/store.h"
 
 #include <gtest/gtest.h>
+#include <sqlite3.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -129,7 +130,10 @@ TEST_F(HistoryStoreTest, TotalsAreOfAllThatTheFiltersLetThrough) {
 TEST_F(HistoryStoreTest, ForgetsWhatEndedBefore) {
   Store store(path());
   for (int i = 1; i <= 10; ++i) ASSERT_TRUE(store.Put(Past(std::to_string(i), i)));
-  EXPECT_EQ(store.Prune(6), 5u);
+  EXPECT_EQ(store.Prune(6, 3)->tenants, 3u);
+  EXPECT_TRUE(store.Prune(6, 1)->more);
+  EXPECT_EQ(store.Prune(6, 100)->tenants, 1u);
+  EXPECT_FALSE(store.Prune(6, 100)->more);
   EXPECT_EQ(store.Find({})->totals.tenants, 5u);
   EXPECT_EQ(store.Find({})->kept_since_ms, 6);
 }
@@ -165,7 +169,7 @@ TEST_F(HistoryStoreTest, KeepsWhatGpusWereLikeAndTellsTheMostOfEachStretch) {
   const auto both = store.FindGpus(GpuQuery{.since_ms = 60'000LL * 119});
   ASSERT_EQ(both->size(), 2u);
   EXPECT_TRUE(both->back().modes.empty());
-  ASSERT_TRUE(store.Prune(60'000LL * 100));
+  ASSERT_TRUE(store.Prune(60'000LL * 100, 1000));
   EXPECT_EQ(store.FindGpus(GpuQuery{.gpu = "GPU-1"})->size(), 20u);
 }
 
@@ -180,6 +184,58 @@ TEST_F(HistoryStoreTest, TakesAnyBytes) {
   odd.labels = "no json";
   ASSERT_TRUE(store.Put(odd));
   EXPECT_EQ(store.Find({})->totals.tenants, 2u);
+}
+
+TEST_F(HistoryStoreTest, LabelsGoWithTheirTenant) {
+  Store store(path());
+  PastTenant old = Past("old", 1), young = Past("young", 100);
+  old.labels = young.labels = R"({"team":"vision","n":7})";
+  ASSERT_TRUE(store.Put(old));
+  ASSERT_TRUE(store.Put(young));
+  const Query query{.label_key = "team", .label_value = "vision"};
+  EXPECT_EQ(store.Find(query)->totals.tenants, 2u);
+  ASSERT_TRUE(store.Prune(50, 10));
+  EXPECT_EQ(Ids(*store.Find(query)), Names{"young"});
+  // A label that another tenant's row would find now, had it stayed.
+  sqlite3* db = nullptr;
+  ASSERT_EQ(sqlite3_open(path().c_str(), &db), SQLITE_OK);
+  int rows = 0;
+  ASSERT_EQ(
+      sqlite3_exec(
+          db, "SELECT * FROM labels",
+          [](void* count, int, char**, char**) { return ++*static_cast<int*>(count), 0; }, &rows, nullptr),
+      SQLITE_OK);
+  sqlite3_close(db);
+  EXPECT_EQ(rows, 1);
+}
+
+TEST_F(HistoryStoreTest, WhoDidNotSeeTheEndDoesNotOverrule) {
+  Store store(path());
+  ASSERT_TRUE(store.Put(Past("a", 5, "failed")));
+  ASSERT_TRUE(store.Put(Past("a", 9, "unknown")));
+  EXPECT_EQ(store.Find({})->tenants[0].outcome, "failed");
+  ASSERT_TRUE(store.Put(Past("b", 5, "unknown")));
+  ASSERT_TRUE(store.Put(Past("b", 5, "failed")));
+  EXPECT_EQ(store.Find({.name = "name-b"})->tenants[0].outcome, "failed");
+}
+
+TEST_F(HistoryStoreTest, DamageInsideIsPutAsideWhenItIsMet) {
+  {
+    Store store(path());
+    for (int i = 0; i < 300; ++i) ASSERT_TRUE(store.Put(Past("t" + std::to_string(i), i)));
+  }
+  {
+    std::fstream file(path(), std::ios::in | std::ios::out | std::ios::binary);
+    const auto bytes = static_cast<std::streamoff>(std::filesystem::file_size(path()));
+    // All pages but the first, which has the layout.
+    file.seekp(4096);
+    for (std::streamoff at = 4096; at < bytes; ++at) file.put('\xee');
+  }
+  Store store(path());
+  EXPECT_FALSE(store.Find({}));
+  EXPECT_TRUE(store.Find({})) << "a new one";
+  EXPECT_TRUE(std::filesystem::exists(path() + ".broken"));
+  EXPECT_TRUE(store.Put(Past("after", 1)));
 }
 
 TEST_F(HistoryStoreTest, ABrokenFileIsPutAside) {

@@ -25,6 +25,12 @@ json History(Sandbox& box, std::vector<std::string> options = {}) {
   return answer.is_object() ? answer["data"] : json();
 }
 
+void KillDaemon(Sandbox& box) {
+  const pid_t daemon = box.DaemonPid();
+  ASSERT_GT(daemon, 0);
+  kill(daemon, SIGKILL);
+}
+
 // The past tenant of that name, once it is there.
 json Past(Sandbox& box, const std::string& name) {
   json found;
@@ -88,7 +94,7 @@ TEST(History, AHundredTenantsEndInEveryWayWhileDaemonsDie) {
     }));
     // Their ends and its end fall together.
     std::ofstream(go).flush();
-    if (round % 2 == 1) kill(box.DaemonPid(), SIGKILL);
+    if (round % 2 == 1) KillDaemon(box);
     for (size_t i = 0; i < kEach; ++i) {
       if (!kind_of(i).stopped) continue;
       const std::string name = "t" + std::to_string(round) + "-" + std::to_string(i);
@@ -126,7 +132,7 @@ TEST(History, AHundredTenantsEndInEveryWayWhileDaemonsDie) {
   EXPECT_EQ(History(box, {"--label", "kind=last"})["totals"]["tenants"], 8);
   EXPECT_EQ(History(box, {"--limit", "7"})["tenants"].size(), 7u);
   // Newest first, and no daemon is needed to read it.
-  kill(box.DaemonPid(), SIGKILL);
+  KillDaemon(box);
   ASSERT_TRUE(WaitUntil("no daemon", [&] { return box.DaemonPid() == 0; }));
   EXPECT_EQ(History(box, {"--limit", "all"})["tenants"], all["tenants"]);
   EXPECT_EQ(History(box, {"--outcome", "out-of-memory"})["totals"]["tenants"], 12);
@@ -199,7 +205,7 @@ TEST(History, KnowsWhatTheGpuWasLike) {
       box.Gpumux({"run", "--mem", "4GiB", "--mode", "timeslice", "--name", "holds", "--", "sleep", "600"});
   ASSERT_TRUE(WaitUntil("it runs", [&] { return !box.StatusData()["tenants"].empty(); }));
   // A daemon looks when it starts, and each minute.
-  kill(box.DaemonPid(), SIGKILL);
+  KillDaemon(box);
   json stretches;
   ASSERT_TRUE(WaitUntil("the next daemon has looked", [&] {
     const Outcome o = box.RunGpumux({"history", "--gpu", "0", "--json"});
@@ -216,6 +222,23 @@ TEST(History, KnowsWhatTheGpuWasLike) {
   EXPECT_EQ(box.RunGpumux({"history", "--gpu", "7"}).exit_code, 6);
   EXPECT_EQ(box.RunGpumux({"history", "--gpu", "0", "--owner", "anna"}).exit_code, 2);
   EXPECT_EQ(box.RunGpumux({"history", "--each", "1h"}).exit_code, 2);
+}
+
+// Something of a tenant is left when its `run` goes, with the exit code that nobody else knows.
+TEST(History, KnowsTheExitCodeOfOneThatLeftSomethingBehind) {
+  Sandbox box;
+  const std::string stop = box.dir() + "/stop", token = box.dir() + "/token";
+  std::ofstream(token).flush();
+  box.SetEnv("GPUMUX_KILL_AT", "end-stored@" + token);
+  const Outcome o = box.RunGpumux({"run", "--mem", "1GiB", "--name", "leaves", "--", "/bin/sh", "-c",
+                                   "(while [ ! -e " + stop + " ]; do sleep 0.02; done) & exit 9"});
+  EXPECT_EQ(o.exit_code, 9) << o.err;
+  ASSERT_TRUE(WaitUntil("the daemon died there", [&] { return access(token.c_str(), F_OK) != 0; }));
+  EXPECT_EQ(box.RunGpumux({"run", "--mem", "1GiB", "--name", "next", "--", "true"}).exit_code, 0);
+  std::ofstream(stop).flush();
+  const json past = Past(box, "leaves");
+  EXPECT_EQ(past["outcome"], "failed");
+  EXPECT_EQ(past["ended"]["exit_code"], 9);
 }
 
 // A death between the end of a lease and the history's disk.
