@@ -43,6 +43,7 @@ nlohmann::json TurnsJson(const Tenant& tenant) {
   const TurnFigures& figures = *tenant.turns;
   return {{"state", tenant.ended ? "idle" : StateName(figures.state.load())},
           {"gpu_seconds", static_cast<double>(figures.billed_ns.load()) / 1e9},
+          {"waited_seconds", static_cast<double>(figures.waited_ns.load()) / 1e9},
           {"part_ratio", figures.part.load()},
           {"turns", figures.turns.load()},
           {"overran", figures.overran.load()},
