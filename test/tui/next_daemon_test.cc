@@ -28,7 +28,7 @@ TEST_F(Top, GoesOnWithTheNextDaemon) {
   kill(box_.DaemonPid(), SIGKILL);
   Process next = Hold("beta", "10GiB");
   ASSERT_TRUE(pane.WaitForText("beta"));
-  ASSERT_TRUE(pane.WaitUntilGone("no gpumux daemon runs"));
+  ASSERT_TRUE(pane.WaitUntilGone("these figures are NVML's alone"));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <regex>
@@ -19,6 +20,7 @@
 namespace gpumux::test {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -197,11 +199,20 @@ TEST_F(Top, AProgramsNameDoesNotReachTheTerminal) {
   Process a = box_.Gpumux({"run", "--name", "alpha", "--", "sh", "-c", "exec sleep 600", evil});
   ASSERT_TRUE(
       WaitUntil("it runs", [&] { return box_.DaemonPid() > 0 && box_.StatusData()["tenants"].size() == 1; }));
+  // A process outside gpumux is called as it likes.
+  const std::string program = box_.dir() + "/\x1b]2;oops\a";
+  std::filesystem::copy_file(Sandbox::Program("gpumux-workload"), program);
+  Process stranger =
+      box_.Start({"/usr/bin/env", "LD_LIBRARY_PATH=" + Sandbox::Program("../lib/gpumux/softgpu"), program,
+                  "--alloc", "1GiB", "--hold", "600"});
   Pane pane(box_, 160, 30, Command("--interval 200ms"));
+  ASSERT_TRUE(pane.WaitFor("the other program is in the table", [](const std::string& screen) {
+    return Matches(screen, "unmanaged pid [0-9]+ \\?\\]2;oops\\?");
+  }));
   ASSERT_TRUE(pane.WaitForText("?]2;owned??[2J?7m?X"));
   pane.Press({"Enter"});
   ASSERT_TRUE(pane.WaitForText("command       sh -c exec sleep 600 ?]2;owned??[2J?7m?X"));
-  EXPECT_THAT(pane.Format("#{pane_title}"), Not(HasSubstr("owned")));
+  EXPECT_THAT(pane.Format("#{pane_title}"), Not(AnyOf(HasSubstr("owned"), HasSubstr("oops"))));
   // As text, for whoever reads it in a terminal.
   const Outcome once = box_.RunGpumux({"top", "--once", "--interval", "100ms"});
   EXPECT_EQ(once.exit_code, 0) << once.err;
