@@ -28,6 +28,7 @@ constexpr Command kCommands[] = {
     {"stop", "end a tenant", StopMain, StopSpec},
     {"reserve", "keep room for a program that runs outside gpumux", ReserveMain, ReserveSpec},
     {"mode", "how each GPU is shared, and why", ModeMain, ModeSpec},
+    {"promise", "what each GPU promises, as text for your documentation", PromiseMain, PromiseSpec},
     {"mps", "NVIDIA MPS as gpumux runs it", MpsMain, MpsSpec},
     {"config", "what is configured, and whether it is right", ConfigMain, ConfigSpec},
     {"doctor", "find what keeps it from working, and what to do", DoctorMain, DoctorSpec},
@@ -37,8 +38,7 @@ constexpr Command kCommands[] = {
 };
 
 // Commands of the product that later versions bring.
-constexpr const char* kLater[] = {"history", "promise", "mig",    "profile", "advise",
-                                  "bench",   "cdi",     "docker", "podman",  "compose"};
+constexpr const char* kLater[] = {"mig", "profile", "advise", "bench", "cdi", "docker", "podman", "compose"};
 
 const Command* Find(const std::string& name) {
   for (const Command& command : kCommands) {

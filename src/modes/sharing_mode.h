@@ -10,8 +10,9 @@
 namespace gpumux::modes {
 
 // What a mode can promise and what keeps each part of the promise, in the words
-// that `status` and `explain` show. Nothing here says that it is in force: that
-// is seen tenant by tenant.
+// that `status`, `explain` and `promise` show. Nothing here says that it is in
+// force: that is seen tenant by tenant. `promise` has each of these in Japanese
+// too (src/cli/japanese.cc; a test compares).
 struct Capability {
   core::Mode mode;
   bool kernels_of_several_tenants_at_once;
@@ -23,7 +24,11 @@ struct Capability {
   std::string_view neighbour_fault;  // does a neighbour's GPU fault reach me?
   std::string_view neighbour_death;  // does its death?
   std::string_view neighbour_load;   // does its load?
+  std::string_view neighbour_reads;  // can it read my memory?
+  std::string_view undivided;        // what of the GPU nobody divides
   std::string_view switching_cost;
+  std::string_view share_option;  // what `--share` does
+  std::string_view after_fault;   // what a tenant can do about a neighbour's fault; empty: nothing is needed
   // Guaranteed and greatest part of the GPU's time; negative: not promised.
   double share_min_ratio;
   double share_max_ratio;

@@ -15,7 +15,11 @@ const Capability& Exclusive::capability() const {
       .neighbour_fault = "no neighbour",
       .neighbour_death = "no neighbour",
       .neighbour_load = "no neighbour",
+      .neighbour_reads = "no neighbour",
+      .undivided = "",
       .switching_cost = "none",
+      .share_option = "not needed, and refused",
+      .after_fault = "",
       .share_min_ratio = 1,
       .share_max_ratio = 1,
   };

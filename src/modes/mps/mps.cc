@@ -16,7 +16,11 @@ const Capability& Mps::capability() const {
       .neighbour_fault = "ends this tenant's work on the GPU",
       .neighbour_death = "does not reach this tenant while the descriptors of the dead are held",
       .neighbour_load = "slows this tenant down where both want the same multiprocessors, memory or caches",
+      .neighbour_reads = "no: each process has its own GPU address space (the driver's doing)",
+      .undivided = "memory bandwidth, caches and copy engines",
       .switching_cost = "none",
+      .share_option = "a ceiling on multiprocessors, as 40%; no minimum",
+      .after_fault = "--restart neighbour-fault starts the program again",
       .share_min_ratio = -1,
       .share_max_ratio = -1,
   };

@@ -15,7 +15,11 @@ const Capability& Timeslice::capability() const {
       .neighbour_fault = "does not reach this tenant",
       .neighbour_death = "does not reach this tenant",
       .neighbour_load = "slows this tenant down: busy neighbours take turns with it",
+      .neighbour_reads = "no: each process has its own GPU address space (the driver's doing)",
+      .undivided = "memory bandwidth, caches and copy engines",
       .switching_cost = "about 19 % of the throughput with two busy tenants",  // measured on an H200
+      .share_option = "refused",
+      .after_fault = "",
       .share_min_ratio = -1,
       .share_max_ratio = -1,
   };

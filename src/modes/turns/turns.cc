@@ -17,7 +17,12 @@ const Capability& Turns::capability() const {
       .neighbour_fault = "does not reach this tenant",
       .neighbour_death = "does not reach this tenant",
       .neighbour_load = "slows this tenant down: busy neighbours take turns with it",
+      .neighbour_reads = "no: each process has its own GPU address space (the driver's doing)",
+      .undivided = "memory bandwidth, caches and copy engines",
       .switching_cost = "two switches in 40 ms with two busy tenants",
+      .share_option =
+          "a minimum and a ceiling of the GPU's time, as 30%:60%; without it an equal part of what is left",
+      .after_fault = "",
       .share_min_ratio = 0,
       .share_max_ratio = 1,
   };
