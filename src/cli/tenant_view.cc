@@ -76,6 +76,16 @@ Table::Cell EnforcedCell(const Json& tenant) {
   return {kUnknown, Style::kDim};
 }
 
+// How long it has held memory without launching a kernel; "no": it works.
+Table::Cell IdleCell(const Json& tenant) {
+  constexpr double kWorks = 3;  // seconds: the daemon looks once a second
+  const Json& idle = At(tenant, "idle_seconds");
+  if (!idle.is_number() || idle.get<double>() < 0) return {kUnknown, Style::kDim};
+  if (idle.get<double>() < kWorks) return {"no"};
+  const auto seconds = static_cast<int64_t>(std::min(idle.get<double>(), 1e9));
+  return {FormatDuration(std::chrono::seconds(seconds)), Style::kWarning};
+}
+
 // "812" or "812,813 and 3 more".
 std::string Pids(const Json& list) {
   constexpr size_t kShown = 8;
@@ -162,6 +172,7 @@ bool AddStrangers(Table& table, const Json& gpu) {
                   {fmt::format("{} / {} GiB", used, kUnknown)},
                   {"none"},
                   {kUnknown},
+                  {kUnknown},
                   {"NO", Style::kWarning},
                   {command}});
   };
@@ -192,9 +203,10 @@ std::string TenantTable(const Json& data, const Terminal& terminal) {
   table.AddColumn("GPU", Align::kLeft, 3);
   table.AddColumn("MEM use/limit", Align::kRight);
   table.AddColumn("GUARANTEED", Align::kRight);
-  table.AddColumn("PEAK", Align::kRight, 5);
+  table.AddColumn("PEAK", Align::kRight, 6);
+  table.AddColumn("IDLE", Align::kRight, 5);
   table.AddColumn("ENFORCED", Align::kLeft, 1);
-  table.AddColumn("COMMAND", Align::kLeft, 6);
+  table.AddColumn("COMMAND", Align::kLeft, 7);
   for (const Json& tenant : ListAt(data, "tenants")) {
     const std::string state = TextAt(tenant, "state");
     table.AddRow({{OrUnknown(TextAt(tenant, "name", 24))},
@@ -205,6 +217,7 @@ std::string TenantTable(const Json& data, const Terminal& terminal) {
                   MemoryOfLimit(tenant),
                   Guarantee(tenant),
                   {Memory(NumberAt(tenant, "mem_peak_bytes"))},
+                  IdleCell(tenant),
                   EnforcedCell(tenant),
                   {TextAt(tenant, "command", 60)}});
   }
@@ -219,6 +232,7 @@ std::string TenantTable(const Json& data, const Terminal& terminal) {
                   {index ? std::to_string(*index) : kUnknown},
                   {fmt::format("{} / {} GiB", Gib(NumberAt(gpu, "mem_unmanaged_bytes")), kUnknown)},
                   {"none"},
+                  {kUnknown},
                   {kUnknown},
                   {"NO", Style::kWarning},
                   {Plain("unmanaged pid " + Pids(pids), 60)}});
@@ -330,6 +344,7 @@ Result<std::string> RenderProcesses(const std::string& json, const Terminal& ter
   table.AddColumn("GPU", Align::kRight);
   table.AddColumn("MEM", Align::kRight);
   table.AddColumn("CONTEXTS", Align::kRight, 4);
+  table.AddColumn("IDLE", Align::kRight, 5);
   table.AddColumn("GUARD", Align::kLeft, 1);
   for (const Json& tenant : ListAt(*data, "tenants")) {
     const std::string state = TextAt(tenant, "state");
@@ -344,6 +359,7 @@ Result<std::string> RenderProcesses(const std::string& json, const Terminal& ter
                     {std::move(gpu)},
                     {std::move(memory)},
                     {std::move(contexts)},
+                    IdleCell(tenant),
                     std::move(guard)});
     };
     const Json& members = ListAt(tenant, "members");

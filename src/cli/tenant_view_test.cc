@@ -17,14 +17,14 @@ constexpr const char* kStatus =
   {"uuid":"GPU-b","index":1,"name":"NVIDIA H200","mode":null,"mode_reason":"no tenant","mem_total_bytes":null,
    "mem_guaranteed_bytes":0,"mem_used_bytes":0,"mem_unmanaged_bytes":null,"unmanaged_pids":[],"mem_promisable_bytes":null,"owner":null}],
  "tenants":[{"id":"t-1","name":"serve","owner":"ann","state":"running","gpus":[{"uuid":"GPU-a","index":0}],"mem_used_bytes":21474836480,
-   "mem_limit_bytes":42949672960,"mem_guaranteed_bytes":42949672960,"mem_peak_bytes":26843545600,
+   "mem_limit_bytes":42949672960,"mem_guaranteed_bytes":42949672960,"mem_peak_bytes":26843545600,"idle_seconds":1.2,
    "enforced":{"memory":"guard"},"waiting":null,"command":"python3 serve.py"},
   {"id":"t-2","name":"note","owner":"bob","state":"running","gpus":[{"uuid":"GPU-a","index":0}],"mem_used_bytes":1073741824,
-   "mem_limit_bytes":null,"mem_guaranteed_bytes":0,"mem_peak_bytes":1073741824,
+   "mem_limit_bytes":null,"mem_guaranteed_bytes":0,"mem_peak_bytes":1073741824,"idle_seconds":2472.7,
    "enforced":{"memory":"not enforced","memory_reason":"no guard in pid 7"},"waiting":null,
    "above_limit":true,"above_limit_reason":"frees as it goes","command":"jupyter\u001b[2J"},
   {"id":"t-3","name":"train","owner":"ann","state":"waiting","gpus":[],"mem_used_bytes":0,"mem_limit_bytes":64424509440,
-   "mem_guaranteed_bytes":64424509440,"mem_peak_bytes":0,"enforced":{"memory":null},
+   "mem_guaranteed_bytes":64424509440,"mem_peak_bytes":0,"idle_seconds":null,"enforced":{"memory":null},
    "waiting":{"position":1,"reason":"needs 60.0 GiB, 38.9 GiB can be promised","estimated_start_at":"2026-11-30T12:00:00Z"},"command":"python3 train.py"}]}})";
 
 TEST(Status, ShowsGpusTenantsAndNotes) {
@@ -35,11 +35,15 @@ TEST(Status, ShowsGpusTenantsAndNotes) {
       "GPU  NAME             MODE       MEM used/guaranteed/total  PROMISABLE  UNMANAGED  TENANTS\n"
       "  0  NVIDIA H200 SIM  timeslice   61.2 / 100.0 / 139.8 GiB    38.9 GiB    922 MiB        2\n"
       "  1  NVIDIA H200 SIM  –                  0.0 / 0.0 / – GiB           –          –        0\n"
-      "TENANT   ID   OWNER  STATE    GPU    MEM use/limit  GUARANTEED      PEAK  ENFORCED  COMMAND\n"
-      "serve    t-1  ann    running  0    20.0 / 40.0 GiB    40.0 GiB  25.0 GiB  guard     python3 serve.py\n"
-      "note     t-2  bob    running  0        1.0 / – GiB        none   1.0 GiB  NO        jupyter?[2J\n"
-      "train    t-3  ann    waiting  –     0.0 / 60.0 GiB    60.0 GiB       0 B  –         python3 train.py\n"
-      "(other)  –    –      running  0        0.9 / – GiB        none         –  NO        unmanaged pid "
+      "TENANT   ID   OWNER  STATE    GPU    MEM use/limit  GUARANTEED      PEAK    IDLE  ENFORCED  COMMAND\n"
+      "serve    t-1  ann    running  0    20.0 / 40.0 GiB    40.0 GiB  25.0 GiB      no  guard     python3 "
+      "serve.py\n"
+      "note     t-2  bob    running  0        1.0 / – GiB        none   1.0 GiB  41m12s  NO        "
+      "jupyter?[2J\n"
+      "train    t-3  ann    waiting  –     0.0 / 60.0 GiB    60.0 GiB       0 B       –  –         python3 "
+      "train.py\n"
+      "(other)  –    –      running  0        0.9 / – GiB        none         –       –  NO        unmanaged "
+      "pid "
       "812\n"
       "note is above its limit and gets no more: frees as it goes\n"
       "note is not enforced: no guard in pid 7\n"
@@ -83,17 +87,17 @@ TEST(Status, WithoutTenantsOrGpusSaysSo) {
 
 TEST(Processes, ShowsEveryMemberWithItsMemoryAndGuard) {
   const auto text = RenderProcesses(R"({"simulated":false,"data":{"tenants":[
-    {"id":"t-1","name":"serve","owner":"ann","state":"running","gpus":[{"uuid":"GPU-a","index":2}],"pid":100,"command":"sh -c x",
+    {"id":"t-1","name":"serve","owner":"ann","state":"running","gpus":[{"uuid":"GPU-a","index":2}],"pid":100,"idle_seconds":75,"command":"sh -c x",
      "members":[{"pid":101,"name":"python3","guard":"in force","gpus":[{"uuid":"GPU-a","mem_committed_bytes":10737418240,
        "mem_overhead_bytes":543162368,"contexts":1}]},{"pid":102,"name":"nvtop","guard":"absent","gpus":[]}]},
     {"id":"t-2","name":"idle","owner":"ann","state":"starting","gpus":[],"pid":null,"command":"sleep 9","members":[]}]}})",
                                     {});
   ASSERT_TRUE(text) << text.error().message;
   EXPECT_EQ(*text,
-            "TENANT  ID   OWNER  STATE     PID  PROCESS  GPU       MEM  CONTEXTS  GUARD\n"
-            "serve   t-1  ann    running   101  python3    2  10.5 GiB         1  in force\n"
-            "serve   t-1  ann    running   102  nvtop      –         –         –  absent\n"
-            "idle    t-2  ann    starting    –  sleep 9    –         –         –  –\n");
+            "TENANT  ID   OWNER  STATE     PID  PROCESS  GPU       MEM  CONTEXTS   IDLE  GUARD\n"
+            "serve   t-1  ann    running   101  python3    2  10.5 GiB         1  1m15s  in force\n"
+            "serve   t-1  ann    running   102  nvtop      –         –         –  1m15s  absent\n"
+            "idle    t-2  ann    starting    –  sleep 9    –         –         –      –  –\n");
 }
 
 }  // namespace

@@ -41,6 +41,8 @@ TEST(Configuration, IsTakenWithItsPlace) {
 TEST(Configuration, BecomesAPolicy) {
   const Read read = FromText(R"(
 placement.fill = "spread"
+idle.policy = "reclaim"
+idle.after = "1h"
 [quota.user.ann]
 memory = "60GiB"
 tenants = 4
@@ -55,6 +57,8 @@ tenants = 8
   ASSERT_THAT(read.problems, IsEmpty());
   const core::Policy policy = PolicyOf(read.settings);
   EXPECT_EQ(policy.fill, core::Fill::kSpread);
+  EXPECT_EQ(policy.idle.action, core::IdleAction::kReclaim);
+  EXPECT_EQ(policy.idle.after, std::chrono::hours(1));
   ASSERT_THAT(policy.users, SizeIs(2));
   const core::Rule& ann = policy.users.at("ann");
   EXPECT_EQ(ann.quota.guaranteed_bytes, 60 * kGiB);
@@ -87,6 +91,8 @@ TEST(Configuration, ServesMetricsToThisMachineAlone) {
 TEST(Configuration, WithoutAFileIsTheDefaultPolicy) {
   const core::Policy policy = PolicyOf({});
   EXPECT_EQ(policy.fill, core::Fill::kPack);
+  EXPECT_EQ(policy.idle.action, core::IdleAction::kOff);
+  EXPECT_EQ(policy.idle.after, std::chrono::minutes(10));
   EXPECT_TRUE(policy.users.empty() && policy.groups.empty() && !policy.every_user);
   EXPECT_TRUE(RunDefaultsOf({}).empty());
   EXPECT_FALSE(DaemonKeysOf({}).idle_exit);

@@ -66,6 +66,12 @@ core::Policy PolicyOf(const Settings& settings) {
   core::Policy policy;
   if (const std::string* fill = TextOf(settings, {"placement", "fill"}))
     policy.fill = *fill == "spread" ? core::Fill::kSpread : core::Fill::kPack;
+  if (const std::string* action = TextOf(settings, {"idle", "policy"}))
+    policy.idle.action = *action == "reclaim"  ? core::IdleAction::kReclaim
+                         : *action == "notify" ? core::IdleAction::kNotify
+                                               : core::IdleAction::kOff;
+  if (const std::string* after = TextOf(settings, {"idle", "after"}))
+    policy.idle.after = *ParseDuration(*after);
   for (const auto& [path, setting] : settings) {
     if (path.front() != "quota") continue;
     if (path[1] == "every-user") {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the owner of a machine allows: who may have how much at once, who goes
-// first, and how GPUs are filled. Comes from the configuration; pure data.
+// first, how GPUs are filled, and what is done about idle tenants. Comes from the configuration; pure data.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/units.h"
+#include "core/idle.h"
 
 namespace gpumux::core {
 
@@ -37,6 +38,7 @@ struct Policy {
   std::map<std::string, Rule> users;   // by name
   std::map<std::string, Rule> groups;  // by name: a quota is of all members together
   std::optional<Rule> every_user;      // of each user that `users` does not name
+  IdlePolicy idle;
 };
 
 }  // namespace gpumux::core

@@ -21,6 +21,7 @@
 #include "daemon/gates.h"
 #include "daemon/gpu_samples.h"
 #include "daemon/history.h"
+#include "daemon/idle.h"
 #include "daemon/kept.h"
 #include "daemon/metrics.h"
 #include "daemon/mps_clients.h"
@@ -50,6 +51,7 @@ struct Daemon::Parts {
         reaper(machine, tenants, monitor, loop, clock),
         desk(machine, tenants, monitor, loop, clock),
         reclaim(machine, tenants, events, clock),
+        idle(machine, tenants, reclaim, events, clock, settings.policy),
         leases(machine, tenants, monitor, events, loop, clock,
                {settings.paths.session_socket, settings.guard_library, settings.paths.store},
                settings.policy),
@@ -209,6 +211,7 @@ struct Daemon::Parts {
     machine.ReadComputeModes();
     leases.TakeOverLate();
     monitor.RefreshAll();
+    idle.Tick();
     NoteUntoldRefusals(tenants, machine, clock);
     leases.WatchGuards();
     leases.Schedule();
@@ -300,6 +303,7 @@ struct Daemon::Parts {
   Reaper reaper;
   CreditDesk desk;
   Reclaim reclaim;
+  IdleWatch idle;
   Leases leases;
   MpsService mps;
   MpsFaults mps_faults;

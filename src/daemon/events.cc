@@ -45,6 +45,8 @@ constexpr KindRow kKinds[] = {
     {EventKind::kAtRisk, "at-risk", Severity::kError},
     {EventKind::kCovered, "covered", Severity::kInfo},
     {EventKind::kRecalled, "recalled", Severity::kInfo},
+    {EventKind::kIdle, "idle", Severity::kInfo},
+    {EventKind::kIdleOver, "idle-over", Severity::kInfo},
     {EventKind::kDiedAtWork, "died-at-work", Severity::kWarning},
     {EventKind::kLetGo, "let-go", Severity::kInfo},
     {EventKind::kGpuLost, "gpu-lost", Severity::kError},

@@ -46,6 +46,8 @@ enum class EventKind {
   kAtRisk,   // a promise is not covered any more
   kCovered,  // it is again
   kRecalled,
+  kIdle,  // holds memory and launches nothing, for as long as the policy says
+  kIdleOver,
   kDiedAtWork,  // a client of MPS, with work under way
   kLetGo,       // what was held of it is no more
   kGpuLost,

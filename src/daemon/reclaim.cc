@@ -96,20 +96,40 @@ bool Reclaim::Ask(const std::vector<Candidate>& candidates, uint64_t missing_byt
   bool asked = false;
   for (const size_t i : core::WhomToAsk(could_give, missing_bytes)) {
     const Candidate& each = *may_ask[i];
-    Listener& listener = listeners_.at(each.session);
-    if (++last_ask_ == 0) ++last_ask_;
-    listener.ask = last_ask_;
-    listener.slot = each.slot;
-    // Before it is asked: it may be quicker than this line.
-    listener.committed_bytes = CommittedBytes(listener, each.slot).value_or(0);
-    const uint64_t wanted = std::min(missing_bytes, each.could_give_bytes);
-    if (!send(each.session, last_ask_, each.slot, wanted)) continue;
-    listener.record.Asked(now, wanted);
-    Reclaims& reclaims = tenants_.Find(listener.tenant)->reclaims;
-    ++reclaims.asked;
-    reclaims.asked_wall = clock_.WallTime();
-    asked = true;
+    asked |= AskOne(each, std::min(missing_bytes, each.could_give_bytes));
   }
+  return asked;
+}
+
+bool Reclaim::AskOne(const Candidate& candidate, uint64_t wanted_bytes) {
+  Listener& listener = listeners_.at(candidate.session);
+  if (++last_ask_ == 0) ++last_ask_;
+  listener.ask = last_ask_;
+  listener.slot = candidate.slot;
+  // Before it is asked: it may be quicker than this line.
+  listener.committed_bytes = CommittedBytes(listener, candidate.slot).value_or(0);
+  if (!send(candidate.session, last_ask_, candidate.slot, wanted_bytes)) return false;
+  listener.record.Asked(clock_.Now(), wanted_bytes);
+  Reclaims& reclaims = tenants_.Find(listener.tenant)->reclaims;
+  ++reclaims.asked;
+  reclaims.asked_wall = clock_.WallTime();
+  return true;
+}
+
+unsigned Reclaim::AskForAll(const Tenant& tenant) {
+  std::vector<Candidate> candidates;
+  for (const auto& [session, listener] : listeners_) {
+    if (listener.tenant != tenant.id || allocating(listener.process)) continue;
+    if (!listener.record.MayAsk(clock_.Now())) continue;
+    Candidate most{session, 0, 0};
+    for (unsigned slot = 0; slot < tenant.gpus.size(); ++slot) {
+      const uint64_t bytes = CommittedBytes(listener, slot).value_or(0);
+      if (bytes > most.could_give_bytes) most = {session, slot, bytes};
+    }
+    if (most.could_give_bytes > 0) candidates.push_back(most);
+  }
+  unsigned asked = 0;
+  for (const Candidate& each : candidates) asked += AskOne(each, each.could_give_bytes) ? 1 : 0;
   return asked;
 }
 

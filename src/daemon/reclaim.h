@@ -45,6 +45,10 @@ class Reclaim {
   // For requests that wait. Returns those for which an answer is awaited.
   std::set<uint64_t> MakeRoomFor(const std::deque<core::Queue::Waiting>& waiting);
 
+  // Each process of the tenant that can be asked now, for all that it holds on the
+  // GPU where it holds the most. Returns how many were asked.
+  unsigned AskForAll(const Tenant& tenant);
+
  private:
   struct Listener {
     std::string tenant;
@@ -68,6 +72,7 @@ class Reclaim {
   std::vector<Candidate> Candidates(size_t gpu_index, const std::string& own, bool own_only,
                                     core::ProcessKey except) const;
   bool Ask(const std::vector<Candidate>& candidates, uint64_t missing_bytes);
+  bool AskOne(const Candidate& candidate, uint64_t wanted_bytes);
 
   Machine& machine_;
   Tenants& tenants_;

@@ -166,6 +166,12 @@ Json ReclaimJson(const Reclaims& reclaims) {
   return json;
 }
 
+void AddIdleKeys(Json& json, const Tenant& tenant) {
+  const auto idle = tenant.ended ? std::nullopt : tenant.idle.Lasted();
+  json["idle_seconds"] = idle ? Json(std::chrono::duration<double>(*idle).count()) : Json(nullptr);
+  if (!idle) json["idle_seconds_reason"] = tenant.ended ? "it has ended" : tenant.idle_unknown;
+}
+
 Json TenantJson(const Tenant& tenant, const Machine& machine) {
   Json json{{"id", tenant.id},
             {"name", tenant.request.ask.name},
@@ -241,6 +247,7 @@ Json TenantJson(const Tenant& tenant, const Machine& machine) {
     json["refusals"]["last"] = RefusalJson(*tenant.last_refusal);
   json["reclaim"] = ReclaimJson(tenant.reclaims);
   json["launches"] = CountLaunches(tenant);
+  AddIdleKeys(json, tenant);
   json["command"] = tenant.request.command;
   json["cwd"] = tenant.request.cwd;
   json["labels"] = tenant.request.labels;
@@ -314,6 +321,8 @@ Json WaiterJson(const Waiter& waiter, const core::Queue& queue, const Clock& clo
   json["cpu_affinity"] = nullptr;
   json["cpu_affinity_reason"] = "waits";
   json["waited_seconds"] = std::chrono::duration<double>(clock.Now() - waiter.since).count();
+  json["idle_seconds"] = nullptr;
+  json["idle_seconds_reason"] = "waits";
   const size_t position = queue.Position(ask.id);
   AddTimeLimit(json, ask);
   // Taken out of the queue, and about to be told.

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/unique_fd.h"
+#include "core/idle.h"
 #include "core/ledger.h"
 #include "core/promise.h"
 #include "daemon/event_loop.h"
@@ -216,6 +217,8 @@ struct Tenant {
   std::optional<Refusal> last_refusal;
   Reclaims reclaims;
   uint64_t launches_of_dead = 0;
+  core::IdleStretch idle;
+  std::string idle_unknown = "not looked at yet";  // why there is no stretch
   std::map<core::ProcessKey, Member> members;
   std::optional<Ended> ended;
   std::optional<LostWork> lost_work;

@@ -75,6 +75,17 @@ class OnReclaim(OnReclaimTest):
             )
         )
 
+    def test_gives_memory_when_it_is_idle_and_the_machine_asks_for_that(self):
+        with open(f"{self.dir}/config.toml", "w", encoding="utf-8") as file:
+            file.write('idle.policy = "reclaim"\nidle.after = "200ms"\n')
+        self.env["GPUMUX_CONFIG"] = f"{self.dir}/config.toml"
+        self.holder("gpumux.on_reclaim(cache.empty)", "--mem=20GiB")
+        self.wait_until("it has given its cache", lambda: self.reclaims()["given_bytes"] > 18 << 30)
+        events = json.loads(self.passes(self.start([sandbox.GPUMUX, "events", "--json", "--tenant=holder"])))
+        kinds = [event["kind"] for event in events["data"]["events"]]
+        self.assertEqual(kinds.count("idle"), 1)
+        self.assertLess(kinds.index("idle"), kinds.index("recalled"))
+
     def test_one_that_raises_is_reported_once_and_asked_again(self):
         holder = self.holder(
             """
