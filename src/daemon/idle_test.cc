@@ -33,6 +33,8 @@ class IdleTest : public ::testing::Test {
     member_ = &AddMember(*tenant_);
   }
 
+  ~IdleTest() override { munmap(page_, GPUMUX_PAGE_BYTES); }
+
   Tenant& AddTenant() {
     auto tenant = std::make_unique<Tenant>();
     tenant->id = "t-one";
