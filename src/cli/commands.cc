@@ -30,6 +30,7 @@ constexpr Command kCommands[] = {
     {"mode", "how each GPU is shared, and why", ModeMain, ModeSpec},
     {"promise", "what each GPU promises, as text for your documentation", PromiseMain, PromiseSpec},
     {"mps", "NVIDIA MPS as gpumux runs it", MpsMain, MpsSpec},
+    {"kernelspec", "each notebook kernel of Jupyter as a tenant", KernelspecMain, KernelspecSpec},
     {"config", "what is configured, and whether it is right", ConfigMain, ConfigSpec},
     {"doctor", "find what keeps it from working, and what to do", DoctorMain, DoctorSpec},
     {"completion", "completion for bash or zsh", CompletionMain, CompletionSpec},

@@ -241,8 +241,9 @@ Ran RunProgram(DaemonLink& link, const Granted& granted, const std::string& path
     if (!binding->not_bound().empty())
       note = "; it ran on any processor, though --cpu-affinity auto: " + binding->not_bound();
   }
-  auto program = Program::Prepare(path, options.command,
-                                  TenantEnvironment(environ, granted.env, granted.env_prepend), signals);
+  auto program =
+      Program::Prepare(path, options.command, TenantEnvironment(environ, granted.env, granted.env_prepend),
+                       signals, options.own_group ? Program::Group::kOwn : Program::Group::kOfRun);
   // The program has it now; `run` itself, and a daemon that it may start, stay free.
   binding.reset();
   if (!program) return {ReportRun(program.error(), options.json), ""};

@@ -313,6 +313,8 @@ const CommandSpec& RunSpec() {
             "WHEN[=N]",
             "neighbour-fault: in mode mps, start the program again (3 times) when another's fault ended it",
             {"neighbour-fault"}},
+           {"--own-group", Takes::kNothing, "",
+            "a process group of its own, which ends with run: for those who signal all of run's group"},
            {"--json", Takes::kNothing, "", "closing record as one JSON object on stderr"},
            {"--summary", Takes::kNothing, "", "closing line on stderr even if it is no terminal"},
            {"--no-summary", Takes::kNothing, "", "only at a terminal, though it is configured"},
@@ -348,6 +350,7 @@ Result<RunOptions> ParseRunOptions(const std::vector<std::string>& arguments,
   options.json = line->Has("--json");
   options.summary = line->Has("--summary");
   options.quiet = line->Has("--quiet");
+  options.own_group = line->Has("--own-group");
   options.wait = !line->Has("--no-wait");
 
   Status status;

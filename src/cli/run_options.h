@@ -39,6 +39,7 @@ struct RunOptions {
   bool json = false;
   bool summary = false;
   bool quiet = false;
+  bool own_group = false;
   bool help = false;
   std::vector<std::string> command;
 };

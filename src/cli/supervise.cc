@@ -34,22 +34,6 @@ bool InForeground() {
 // it already. What a process sent is for `run`, and is passed on.
 bool FromTerminal(const signalfd_siginfo& info) { return info.ssi_code == SI_KERNEL; }
 
-void Forward(const signalfd_siginfo& info, pid_t program) {
-  const int signal = static_cast<int>(info.ssi_signo);
-  switch (signal) {
-    case SIGINT:
-    case SIGQUIT:
-      if (!FromTerminal(info)) ::kill(program, signal);
-      break;
-    case SIGTSTP:
-      // The program may stop or not; we follow it (see WIFSTOPPED).
-      if (!FromTerminal(info)) ::kill(program, signal);
-      break;
-    default:
-      ::kill(program, signal);
-  }
-}
-
 std::vector<char*> Pointers(const std::vector<std::string>& strings) {
   std::vector<char*> out;
   for (const std::string& s : strings) out.push_back(const_cast<char*>(s.c_str()));
@@ -70,8 +54,26 @@ Result<Signals> Signals::Block() {
   return signals;
 }
 
+void Program::Forward(int signal, bool from_terminal) const {
+  if (group_ == Group::kOwn) {
+    ::kill(-pid_, signal);
+    return;
+  }
+  switch (signal) {
+    case SIGINT:
+    case SIGQUIT:
+    case SIGTSTP:
+      // Of a stop: the program may do so or not; we follow it (see WIFSTOPPED).
+      if (!from_terminal) ::kill(pid_, signal);
+      break;
+    default:
+      ::kill(pid_, signal);
+  }
+}
+
 Result<Program> Program::Prepare(const std::string& path, const std::vector<std::string>& arguments,
-                                 const std::vector<std::string>& environment, const Signals& signals) {
+                                 const std::vector<std::string>& environment, const Signals& signals,
+                                 Group group) {
   // Descendants whose parent ends stay ours: the daemon finds them below us.
   if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) return SystemError("cannot become a subreaper");
   int go[2], error[2];
@@ -82,10 +84,17 @@ Result<Program> Program::Prepare(const std::string& path, const std::vector<std:
   const std::vector<char*> argv = Pointers(arguments), envp = Pointers(environment);
 
   Program program;
+  program.group_ = group;
   program.pid_ = ::fork();
   if (program.pid_ < 0) return SystemError("cannot fork");
   if (program.pid_ == 0) {
     go_write.reset();
+    // It is killed with `run`: whoever killed all of run's group meant it, too. A `run`
+    // that is dead by now never lets it go.
+    if (group == Group::kOwn) {
+      ::setpgid(0, 0);
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    }
     char byte;
     // One byte: go. The end without one: `run` has died, and so do we.
     ssize_t n;
@@ -105,6 +114,8 @@ Result<Program> Program::Prepare(const std::string& path, const std::vector<std:
     const ssize_t written = ::write(error_write.get(), &failed, sizeof failed);
     ::_exit(written > 0 && failed == ENOENT ? 127 : 126);
   }
+  // On both sides: whichever comes first.
+  if (group == Group::kOwn) ::setpgid(program.pid_, program.pid_);
   program.go_ = std::move(go_write);
   program.error_ = std::move(error_read);
   return program;
@@ -154,7 +165,7 @@ ProgramEnd Program::Wait(const Signals& signals, Companion& companion) {
       if (info.ssi_signo == SIGCHLD) {
         reap();
       } else if (!end) {
-        Forward(info, pid_);
+        Forward(static_cast<int>(info.ssi_signo), FromTerminal(info));
       }
     }
     if (end) break;

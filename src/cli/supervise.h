@@ -43,13 +43,19 @@ class Companion {
   virtual void OnTick() = 0;  // some four times a second while there is nothing to watch
 };
 
-// A program that `run` started: same process group and terminal as `run`.
+// A program that `run` started, on the same terminal.
 class Program {
  public:
+  // kOfRun: in the process group of `run`, as a shell has it. kOwn: for whoever sends
+  // signals to all of `run`'s group, which the program would get twice; it gets each
+  // as `run` passes it on, and is killed when `run` dies.
+  enum class Group { kOfRun, kOwn };
+
   // Forks. The child waits until `Go` and then becomes `arguments` with
   // `environment`.
   static Result<Program> Prepare(const std::string& path, const std::vector<std::string>& arguments,
-                                 const std::vector<std::string>& environment, const Signals& signals);
+                                 const std::vector<std::string>& environment, const Signals& signals,
+                                 Group group = Group::kOfRun);
   pid_t pid() const { return pid_; }
 
   // Lets it start. kNoCommand or kNotExecutable if it cannot be executed; it is
@@ -61,7 +67,10 @@ class Program {
   ProgramEnd Wait(const Signals& signals, Companion& companion);
 
  private:
+  void Forward(int signal, bool from_terminal) const;
+
   pid_t pid_ = -1;
+  Group group_ = Group::kOfRun;
   UniqueFd go_;     // closing it lets the child go
   UniqueFd error_;  // errno of a failed exec
 };
