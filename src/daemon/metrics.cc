@@ -225,6 +225,8 @@ void Metrics::AddTenant(MetricsText& text, const Tenant& tenant, uid_t viewer) c
   info.emplace_back("reservation", Word(tenant.reservation));
   text.Add(series::kTenant, info, uint64_t{1});
   text.Add(series::kTenantStart, labels, SecondsOf(tenant.admitted_wall));
+  if (const auto idle = tenant.idle.Lasted())
+    text.Add(series::kTenantIdle, labels, std::chrono::duration<double>(*idle).count());
   if (const auto enforced = MemoryEnforced(tenant)) text.Add(series::kEnforced, labels, uint64_t{*enforced});
   const Refusals refusals = CountRefusals(tenant, machine_);
   AddRefusals(text, series::kTenantRefusals, labels, refusals.own_limit, refusals.device_full,

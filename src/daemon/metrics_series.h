@@ -74,6 +74,8 @@ inline constexpr MetricFamily kTenant{"gpumux_tenant_info", kGauge,
                                       "1, with whose it is and how it runs as labels"};
 inline constexpr MetricFamily kTenantStart{"gpumux_tenant_start_time_seconds", kGauge,
                                            "When it was granted, in seconds since 1970"};
+inline constexpr MetricFamily kTenantIdle{"gpumux_tenant_idle_seconds", kGauge,
+                                          "How long it has held memory without launching a kernel"};
 inline constexpr MetricFamily kEnforced{"gpumux_tenant_memory_enforced", kGauge,
                                         "1: its memory limit is in force, 0: it is not"};
 inline constexpr MetricFamily kTenantGuaranteed{"gpumux_tenant_memory_guaranteed_bytes", kGauge,

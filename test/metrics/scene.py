@@ -178,4 +178,5 @@ class Scene:
         until("one waits", lambda: any(each["state"] == "waiting" for each in self.status()["tenants"]))
         until("one was refused memory", lambda: self.tenant("refused")["refusals"]["own_limit"])
         until("a gate was closed", lambda: (self.tenant("patient")["gate"] or {}).get("closed_seconds"))
+        until("one is seen to be idle", lambda: self.tenant("free")["idle_seconds"] is not None)
         until("turns were taken", lambda: all(self.tenant(name)["turns"]["turns"] > 1 for name in ("one", "two")))

@@ -98,10 +98,12 @@ class EverybodyTest(unittest.TestCase):
                 if (gate := tenant.get("gate")) and "closed_seconds" in gate:
                     out["gpumux_tenant_gate_closed_seconds_total", tenant["id"]] = gate["closed_seconds"]
                     out["gpumux_tenant_gate_forced_open_total", tenant["id"]] = gate["forced_open"]
+                if tenant["name"] == "free":
+                    out["gpumux_tenant_idle_seconds", tenant["id"]] = tenant["idle_seconds"]
             return out
 
         before, metrics, after = counters(), self.scene.metrics(), counters()
-        self.assertEqual(len(before), 6)
+        self.assertEqual(len(before), 7)
         for (name, tenant_id), least in before.items():
             value = metrics.get(name, tenant_id=tenant_id)
             self.assertLessEqual(least, value, name)
