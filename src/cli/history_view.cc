@@ -138,7 +138,8 @@ std::string HistoryCsv(const Json& tenants) {
       "exit_code,signal,"
       "mem_guaranteed_bytes,mem_limit_bytes,mem_peak_bytes,mem_mean_bytes,refused_own_limit,refused_device_"
       "full,"
-      "refused_own_part,launches,gpu_seconds,turns,turns_waited_seconds,gate_closed_seconds\r\n";
+      "refused_own_part,launches,idle_total_seconds,gpu_seconds,turns,turns_waited_seconds,gate_closed_"
+      "seconds\r\n";
   for (const Json& tenant : tenants) {
     const Json &ended = At(tenant, "ended"), &refusals = At(tenant, "refusals"), &turns = At(tenant, "turns");
     std::string gpus;
@@ -167,6 +168,7 @@ std::string HistoryCsv(const Json& tenants) {
                                                           Cell(At(refusals, "device_full")),
                                                           Cell(At(refusals, "own_part")),
                                                           Cell(At(tenant, "launches")),
+                                                          Cell(At(tenant, "idle_total_seconds")),
                                                           Cell(At(turns, "gpu_seconds")),
                                                           Cell(At(turns, "turns")),
                                                           Cell(At(turns, "waited_seconds")),

@@ -27,7 +27,11 @@ struct IdlePolicy {
 class IdleStretch {
  public:
   void Look(std::chrono::nanoseconds now, uint64_t launches) {
-    if (!since_ || launches != launches_) Begin(now, launches);
+    if (!since_ || launches != launches_) {
+      Begin(now, launches);
+    } else {
+      total_ += now - last_look_;
+    }
     last_look_ = now;
   }
   // It holds no memory, or nobody counts its launches.
@@ -41,6 +45,9 @@ class IdleStretch {
   std::optional<std::chrono::nanoseconds> Lasted() const {
     return since_ ? std::optional(last_look_ - *since_) : std::nullopt;
   }
+
+  // Of all stretches together.
+  std::chrono::nanoseconds Total() const { return total_; }
 
   // Once a stretch: it lasts as long as the policy says.
   bool BecomesDue(const IdlePolicy& policy) {
@@ -64,7 +71,7 @@ class IdleStretch {
   }
 
   std::optional<std::chrono::nanoseconds> since_;
-  std::chrono::nanoseconds last_look_{};
+  std::chrono::nanoseconds last_look_{}, total_{};
   uint64_t launches_ = 0;
   bool due_ = false, over_ = false;
 };

@@ -23,6 +23,7 @@ TEST(IdleStretch, BeginsAtTheLookThatLastFoundALaunch) {
   EXPECT_EQ(idle.Lasted(), 9s);
   idle.Look(141s, 2);  // another program in its process: counted anew
   EXPECT_EQ(idle.Lasted(), 0s);
+  EXPECT_EQ(idle.Total(), 39s);
 }
 
 TEST(IdleStretch, IsNoneWhileNothingIsHeld) {
@@ -32,6 +33,7 @@ TEST(IdleStretch, IsNoneWhileNothingIsHeld) {
   EXPECT_EQ(idle.Lasted(), std::nullopt);
   idle.Look(200s, 7);
   EXPECT_EQ(idle.Lasted(), 0s) << "without memory it was not idle";
+  EXPECT_EQ(idle.Total(), 0s);
 }
 
 TEST(IdleStretch, IsDueOnceAndOverOnce) {

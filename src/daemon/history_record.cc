@@ -122,6 +122,7 @@ std::string HistoryRecord(const Tenant& tenant, const Machine& machine, const Ev
     record["mem_mean_bytes"] = nullptr;
     record["mem_mean_bytes_reason"] = "it was over before it was looked at twice";
   }
+  record["idle_total_seconds"] = std::chrono::duration<double>(tenant.idle.Total()).count();
   record["events"] = EventsOf(tenant, events);
   record["started_ms"] = Milliseconds(tenant.admitted_wall);
   record["ended_ms"] = Milliseconds(tenant.ended->wall);
