@@ -76,7 +76,7 @@ bool DaemonLink::IsNoted() {
   for (;;) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Steady::now());
     if (left.count() <= 0) return true;  // it hangs, and has it when it goes on
-    const auto event = session_->Next(left);
+    auto event = session_->Next(left);
     if (!event) return false;
     if (!*event) continue;
     switch ((*event)->type) {

@@ -182,6 +182,29 @@ TEST(History, KnowsReservationsAndProgramsThatNeverRan) {
   EXPECT_EQ(Past(box, name)["outcome"], "released");
 }
 
+// Both had work on the GPU, and the driver does not tell whose fault it was: nobody is blamed.
+TEST(History, KnowsThatAFaultTookTheirWork) {
+  Sandbox box;
+  const auto start = [&](const std::string& name, std::vector<std::string> load) {
+    std::vector<std::string> args = {
+        "run", "--mode", "mps", "--mem", "4GiB", "--name", name, "--", box.Program("gpumux-workload")};
+    args.insert(args.end(), load.begin(), load.end());
+    return box.Gpumux(args);
+  };
+  const std::string ready = box.dir() + "/ready";
+  Process neighbour = start("neighbour", {"--kernel-us", "1000", "--seconds", "60", "--ready", ready});
+  ASSERT_TRUE(WaitUntil("the neighbour works", [&] { return access(ready.c_str(), F_OK) == 0; }));
+  Process culprit = start("culprit", {"--seconds", "0.1", "--end", "fault"});
+  EXPECT_NE(culprit.Wait().exit_code, 0);
+  EXPECT_NE(neighbour.Wait().exit_code, 0);
+  for (const char* name : {"culprit", "neighbour"}) {
+    const json past = Past(box, name);
+    EXPECT_EQ(past["outcome"], "unknown-fault") << past.dump();
+    EXPECT_EQ(past["ended"]["lost_work"], "unknown-fault");
+    EXPECT_NE(past["ended"]["exit_code"], 0);
+  }
+}
+
 TEST(History, TableTotalsAndCsv) {
   Sandbox box;
   EXPECT_EQ(box.RunGpumux({"run", "--mem", "1GiB", "--name", "fine", "--", "true"}).exit_code, 0);
