@@ -198,9 +198,21 @@ Status Store::Open() {
   return tl::unexpected(error);
 }
 
+int Store::Begin() { return sqlite3_exec(db_.get(), "BEGIN IMMEDIATE", nullptr, nullptr, nullptr); }
+
+// `step`: what came of all that was done since.
+Status Store::End(int step) {
+  if (step == SQLITE_OK) step = sqlite3_exec(db_.get(), "COMMIT", nullptr, nullptr, nullptr);
+  if (step == SQLITE_OK) return {};
+  const Error error = Failure("write");
+  sqlite3_exec(db_.get(), "ROLLBACK", nullptr, nullptr, nullptr);
+  GiveUpIfBroken(step);
+  return tl::unexpected(error);
+}
+
 Status Store::Put(const PastTenant& tenant) {
   if (Status opened = Open(); !opened) return opened;
-  int step = sqlite3_exec(db_.get(), "BEGIN IMMEDIATE", nullptr, nullptr, nullptr);
+  int step = Begin();
   const auto run = [&](const char* sql, const std::vector<Value>& values) {
     if (step != SQLITE_OK) return;
     Statement statement(db_.get(), sql);
@@ -221,12 +233,7 @@ Status Store::Put(const PastTenant& tenant) {
         "json_valid(?1) THEN "
         "?1 ELSE '{}' END) WHERE type = 'text'",
         {tenant.labels});
-  if (step == SQLITE_OK) step = sqlite3_exec(db_.get(), "COMMIT", nullptr, nullptr, nullptr);
-  if (step == SQLITE_OK) return {};
-  const Error error = Failure("write");
-  sqlite3_exec(db_.get(), "ROLLBACK", nullptr, nullptr, nullptr);
-  GiveUpIfBroken(step);
-  return tl::unexpected(error);
+  return End(step);
 }
 
 Result<Answer> Store::Find(const Query& query) {
@@ -297,7 +304,7 @@ Result<Answer> Store::Find(const Query& query) {
 
 Status Store::Put(const std::vector<GpuSample>& samples) {
   if (Status opened = Open(); !opened) return opened;
-  int step = sqlite3_exec(db_.get(), "BEGIN IMMEDIATE", nullptr, nullptr, nullptr);
+  int step = Begin();
   for (const GpuSample& sample : samples) {
     if (step != SQLITE_OK) break;
     Statement put(db_.get(), "INSERT OR REPLACE INTO gpus VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)");
@@ -308,12 +315,7 @@ Status Store::Put(const std::vector<GpuSample>& samples) {
     step = put.Step();
     if (step == SQLITE_DONE) step = SQLITE_OK;
   }
-  if (step == SQLITE_OK) step = sqlite3_exec(db_.get(), "COMMIT", nullptr, nullptr, nullptr);
-  if (step == SQLITE_OK) return {};
-  const Error error = Failure("write");
-  sqlite3_exec(db_.get(), "ROLLBACK", nullptr, nullptr, nullptr);
-  GiveUpIfBroken(step);
-  return tl::unexpected(error);
+  return End(step);
 }
 
 Result<std::vector<GpuStretch>> Store::FindGpus(const GpuQuery& query) {

@@ -108,6 +108,9 @@ class Store {
     void operator()(sqlite3* db) const;
   };
   Status Open();
+  // One transaction: all of it or nothing. Codes of SQLite.
+  int Begin();
+  Status End(int step);
   void PutAside();
   void GiveUpIfBroken(int code);
   Error Failure(std::string_view what) const;
