@@ -5,30 +5,12 @@ a parser of our own (Prometheus' is asked too: test_prometheus.py)."""
 from __future__ import annotations
 
 import http.client
-import json
 import os
 import pathlib
 import re
-import shutil
-import signal
 import socket
-import subprocess
-import tempfile
-import time
-from typing import Callable
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD = pathlib.Path(os.environ["GPUMUX_TEST_BUILD"])
-GPUMUX, WORKLOAD = str(BUILD / "bin" / "gpumux"), str(BUILD / "bin" / "gpumux-workload")
-GIB = 1 << 30
-
-
-def until(what: str, condition: Callable[[], object], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"waited {seconds} s in vain until {what}")
-        time.sleep(0.02)
+from sandbox import BUILD, GPUMUX, WORKLOAD, Program, Sandbox, until
 
 
 class UnixConnection(http.client.HTTPConnection):
@@ -83,64 +65,22 @@ class Metrics:
         return found[0] if found else None
 
 
-class Scene:
+class Scene(Sandbox):
     def __init__(self, gpus: str = "2xH200", config: str = "") -> None:
-        self.dir = tempfile.mkdtemp(prefix="gpumux-test-")
-        for name in ("run", "gpu"):
-            os.mkdir(f"{self.dir}/{name}", 0o700)
+        super().__init__(gpus)
         # An address of its own: tests run side by side.
         pid = os.getpid()
         self.address = f"127.{pid >> 16 & 255}.{pid >> 8 & 255}.{pid & 255 or 1}:9835"
         pathlib.Path(self.dir, "config.toml").write_text(f'[metrics]\nlisten = "{self.address}"\n{config}')
-        keep = ("PATH", "HOME", "LANG")
-        self.env = {key: os.environ[key] for key in keep if key in os.environ}
-        self.env.update(GPUMUX_SOFTGPU=gpus, GPUMUX_SOFTGPU_DIR=f"{self.dir}/gpu", GPUMUX_RUNTIME_DIR=f"{self.dir}/run",
-                        GPUMUX_CONFIG=f"{self.dir}/config.toml")
         self.api = f"{self.dir}/run/sim/api.sock"
-        self.started: list[subprocess.Popen] = []
 
-    def close(self) -> None:
-        mine = self.dir.encode()
-        for _ in range(50):
-            left = 0
-            for entry in pathlib.Path("/proc").iterdir():
-                try:
-                    if entry.name.isdigit() and mine in (entry / "environ").read_bytes():
-                        os.kill(int(entry.name), signal.SIGKILL)
-                        left += 1
-                except OSError:
-                    continue
-            if not left:
-                break
-            time.sleep(0.01)
-        for process in self.started:
-            process.wait()
-        shutil.rmtree(self.dir, ignore_errors=True)
-
-    def gpumux(self, *args: str) -> subprocess.CompletedProcess:
-        return subprocess.run([GPUMUX, *args], env=self.env, capture_output=True, text=True, timeout=60)
-
-    def start(self, argv: list[str]) -> subprocess.Popen:
-        process = subprocess.Popen(argv, env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        self.started.append(process)
-        return process
-
-    def run(self, name: str, options: list[str], *workload: str, ready: bool = True) -> subprocess.Popen:
+    def run(self, name: str, options: list[str], *workload: str, ready: bool = True) -> Program:
         """A tenant; returns when its memory is taken."""
         file = pathlib.Path(self.dir, f"ready-{name}")
-        process = self.start([GPUMUX, "run", "--name", name, *options, "--", WORKLOAD, *workload, "--ready", str(file)])
+        process = self.start_unread([GPUMUX, "run", "--name", name, *options, "--", WORKLOAD, *workload, "--ready", str(file)])
         if ready:
             until(f"{name} works", file.exists)
         return process
-
-    def status(self) -> dict:
-        return json.loads(self.gpumux("status", "--json").stdout)["data"]
-
-    def tenant(self, name: str) -> dict:
-        """As `status` shows it; waits until it is there."""
-        found: list[dict] = []
-        until(f"{name} is there", lambda: found.extend(each for each in self.status()["tenants"] if each["name"] == name) or found)
-        return found[0]
 
     def http(self, path: str = "/metrics", tcp: bool = False, method: str = "GET", host: str | None = None) -> tuple[int, str, str]:
         """Status, content type, body."""
@@ -171,7 +111,7 @@ class Scene:
         self.run("free", ["--gpu=1"], "--alloc=1GiB", "--hold=1000")
         outside = pathlib.Path(self.dir, "outside")
         self.env["LD_LIBRARY_PATH"] = str(BUILD / "lib/gpumux/softgpu")
-        self.start([WORKLOAD, "--device=1", "--alloc=1GiB", "--hold=1000", "--ready", str(outside)])
+        self.start_unread([WORKLOAD, "--device=1", "--alloc=1GiB", "--hold=1000", "--ready", str(outside)])
         del self.env["LD_LIBRARY_PATH"]
         until("a program works outside gpumux", outside.exists)
         self.run("waits", ["--mem=135GiB"], "--alloc=1GiB", ready=False)

@@ -5,7 +5,8 @@ import pathlib
 import re
 import unittest
 
-from scene import GIB, ROOT, WORKLOAD, Metrics, Scene, until
+from sandbox import GIB, ROOT, WORKLOAD, until
+from scene import Metrics, Scene
 
 GUIDE = (ROOT / "docs/guide/metrics.md").read_text()
 OF_A_TENANT = ["tenant", "tenant_id", "[pod]", "[namespace]", "[container]", "[hpc_job]"]

@@ -13,7 +13,8 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
-from scene import ROOT, Scene, until
+from sandbox import ROOT, until
+from scene import Scene
 from test_metrics import documented
 
 RULES = ROOT / "packaging/prometheus/gpumux.rules.yml"
@@ -72,10 +73,8 @@ scrape_configs:
     static_configs: [{{targets: ["{scene.address}"]}}]
 """)
         self.assertEqual(promtool("check", "config", str(config)).returncode, 0)
-        server = subprocess.Popen(["prometheus", f"--config.file={config}", f"--storage.tsdb.path={scene.dir}/data",
-                                   f"--web.listen-address={host}:{int(port) + 1}", "--log.level=warn"],
-                                  env=scene.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        scene.started.append(server)
+        server = scene.start_unread(["prometheus", f"--config.file={config}", f"--storage.tsdb.path={scene.dir}/data",
+                                     f"--web.listen-address={host}:{int(port) + 1}", "--log.level=warn"])
 
         def ask(path: str, **query: str):
             url = f"http://{host}:{int(port) + 1}/api/v1/{path}?{urllib.parse.urlencode(query)}"

@@ -6,9 +6,10 @@ import sys
 import unittest
 
 import sandbox
+from python_test import PythonTest
 
 
-class Examples(sandbox.SandboxTest):
+class Examples(PythonTest):
     def example(self, name, *options):
         self.env["PYTHONPATH"] = f"{sandbox.ROOT}/python"
         return self.start(

@@ -14,6 +14,7 @@ import sys
 import unittest
 
 import sandbox
+from python_test import PythonTest
 
 # Started by the interpreter that has the two modules; prints a line for each step.
 CLIENT = """
@@ -65,7 +66,7 @@ def interpreter_with_jupyter():
     return None
 
 
-class KernelspecTest(sandbox.SandboxTest):
+class KernelspecTest(PythonTest):
     def setUp(self):
         super().setUp()
         self.env["JUPYTER_DATA_DIR"] = f"{self.dir}/jupyter"
@@ -126,7 +127,7 @@ class Command(KernelspecTest):
         self.assertFalse(self.kernels.exists())
 
 
-class OwnGroup(sandbox.SandboxTest):
+class OwnGroup(PythonTest):
     # By the wakeup descriptor: a handler runs once for two signals that come at once.
     COUNTS = """
     import signal
@@ -168,7 +169,7 @@ class OwnGroup(sandbox.SandboxTest):
         program, pid = self.leader()
         program.kill()
         program.wait()
-        self.wait_until("it is dead", lambda: self.is_dead(pid))
+        sandbox.until("it is dead", lambda: self.is_dead(pid))
 
     @staticmethod
     def is_dead(pid):
@@ -180,18 +181,7 @@ class OwnGroup(sandbox.SandboxTest):
 
     def start(self, argv):
         """In a session of its own, as Jupyter starts its kernels."""
-        program = sandbox.Program(
-            argv,
-            env=self.env,
-            cwd=self.dir,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        self.addCleanup(self._end, program)
-        return program
+        return self.box.start(argv, start_new_session=True)
 
 
 class Kernel(KernelspecTest):
@@ -203,22 +193,13 @@ class Kernel(KernelspecTest):
         # What `run` would say at the end, were it not told to be quiet.
         pathlib.Path(self.dir, "config.toml").write_text("run.summary = true\n", encoding="utf-8")
         self.env.update(
-            GPUMUX_CONFIG=f"{self.dir}/config.toml",
             IPYTHONDIR=f"{self.dir}/ipython",
             JUPYTER_RUNTIME_DIR=f"{self.dir}/jupyter-run",
         )
         code, _, err = self.kernelspec("install", "--mem", "8GiB", "--python", python)
         self.assertEqual(code, 0, err)
         self.log = pathlib.Path(self.dir, "kernel.log")
-        self.client = sandbox.Program(
-            [python, "-c", CLIENT, str(self.kernels), str(self.log)],
-            env=self.env,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.addCleanup(self._end, self.client)
-        self.addCleanup(self.client.stdin.close)
+        self.client = self.box.start([python, "-c", CLIENT, str(self.kernels), str(self.log)], stdin=subprocess.PIPE, stderr=None)
 
     def ask(self, what):
         self.client.stdin.write(what + "\n")
@@ -229,18 +210,18 @@ class Kernel(KernelspecTest):
 
     def test_is_a_tenant_that_is_interrupted_and_shut_down(self):
         self.assertEqual(int(self.ask("memory")), 8 << 30)
-        tenant = self.tenant_of("gpumux")
+        tenant = self.box.tenant("gpumux")
         self.assertEqual(tenant["mem_guaranteed_bytes"], 8 << 30)
         self.assertEqual(tenant["enforced"]["memory"], "guard")
         self.assertEqual(json.loads(self.ask("interrupt")), ["KeyboardInterrupt", "runs\n", "ok", "goes on\n"])
         self.assertEqual(self.ask("shutdown"), "over")
-        self.wait_until("the tenant is over", lambda: not self.status()["tenants"])
+        sandbox.until("the tenant is over", lambda: not self.box.status()["tenants"])
         self.assertNotIn("gpumux:", self.log.read_text(encoding="utf-8"))
 
     def test_is_over_when_jupyter_kills_it(self):
         self.assertEqual(int(self.ask("memory")), 8 << 30)
         self.assertEqual(self.ask("kill"), "killed")
-        self.wait_until("the tenant is over", lambda: not self.status()["tenants"])
+        sandbox.until("the tenant is over", lambda: not self.box.status()["tenants"])
 
 
 if __name__ == "__main__":

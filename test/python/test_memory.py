@@ -2,14 +2,16 @@
 """gpumux.memory_info and gpumux.set_memory_fraction, as tenants on the software GPU."""
 
 import re
+import sys
 import unittest
 
 import sandbox
+from python_test import PRELUDE, PythonTest
 
 PIECE = 2 << 20  # the device's page
 
 
-class MemoryInfo(sandbox.SandboxTest):
+class MemoryInfo(PythonTest):
     def test_says_what_the_driver_says_and_what_is_guaranteed(self):
         self.passes(
             self.tenant(
@@ -94,7 +96,7 @@ class MemoryInfo(sandbox.SandboxTest):
         )
 
 
-class MemoryFraction(sandbox.SandboxTest):
+class MemoryFraction(PythonTest):
     def test_holds_to_the_byte_for_every_family(self):
         self.passes(
             self.tenant(
@@ -140,7 +142,7 @@ class MemoryFraction(sandbox.SandboxTest):
             "--name=part",
         )
         self.assertEqual(program.line(), "refused")
-        refusals = self.tenant_of("part")["refusals"]
+        refusals = self.box.tenant("part")["refusals"]
         self.assertEqual((refusals["own_part"], refusals["own_limit"], refusals["device_full"]), (1, 0, 0))
         self.assertEqual(refusals["last_refused_bytes"], 5 << 30)
 
@@ -194,9 +196,9 @@ class MemoryFraction(sandbox.SandboxTest):
         with open(script, "w") as out:
             import textwrap
 
-            out.write(sandbox.PRELUDE + textwrap.dedent(code).replace("{fraction}", "float(sys.argv[1])"))
+            out.write(PRELUDE + textwrap.dedent(code).replace("{fraction}", "float(sys.argv[1])"))
         program = self.start(
-            [sandbox.GPUMUX, "run", "--quiet", "--mem=8GiB", "--", "sh", "-c", f"{sandbox.sys.executable} {script} 0.25 & {sandbox.sys.executable} {script} 0.75; wait"]
+            [sandbox.GPUMUX, "run", "--quiet", "--mem=8GiB", "--", "sh", "-c", f"{sys.executable} {script} 0.25 & {sys.executable} {script} 0.75; wait"]
         )
         got = dict(tuple(map(int, reversed(program.line().split()))) for _ in range(2))
         self.assertEqual(set(got), {2 << 30, 6 << 30})

@@ -7,6 +7,7 @@ import signal
 import unittest
 
 import sandbox
+from python_test import PythonTest
 
 # Fills the GPU and gives everything back into a cache of its own.
 CACHES = """
@@ -23,14 +24,14 @@ READY = """
     """
 
 
-class OnReclaimTest(sandbox.SandboxTest):
+class OnReclaimTest(PythonTest):
     def holder(self, code, *options):
         program = self.tenant(CACHES + code + READY, "--name=holder", *options)
         self.assertEqual(program.line(), "ready", program.poll() is None or program.rest())
         return program
 
     def reclaims(self):
-        return self.tenant_of("holder")["reclaim"]
+        return self.box.tenant("holder")["reclaim"]
 
     def listening_or_none(self):
         """None while there is no daemon."""
@@ -42,7 +43,7 @@ class OnReclaimTest(sandbox.SandboxTest):
 class OnReclaim(OnReclaimTest):
     def test_gives_memory_to_who_waits_for_room(self):
         holder = self.holder("gpumux.on_reclaim(cache.empty)")
-        self.wait_until("it listens", lambda: self.reclaims()["listening"] == 1)
+        sandbox.until("it listens", lambda: self.reclaims()["listening"] == 1)
         waits = self.tenant("Gpu().allocate(39 * GIB)", "--mem=40GiB", "--wait=20s")
         self.passes(waits)
         reclaims = self.reclaims()
@@ -53,7 +54,7 @@ class OnReclaim(OnReclaimTest):
     def test_gives_memory_to_an_allocation_that_would_be_refused(self):
         self.holder("gpumux.on_reclaim(cache.empty)")
         # Room for a context, and nothing beyond.
-        self.wait_until("it listens", lambda: self.reclaims()["listening"] == 1)
+        sandbox.until("it listens", lambda: self.reclaims()["listening"] == 1)
         self.passes(self.tenant("Gpu().allocate(40 * GIB)"))
         self.assertGreaterEqual(self.reclaims()["asked"], 1)
 
@@ -80,7 +81,7 @@ class OnReclaim(OnReclaimTest):
             file.write('idle.policy = "reclaim"\nidle.after = "200ms"\n')
         self.env["GPUMUX_CONFIG"] = f"{self.dir}/config.toml"
         self.holder("gpumux.on_reclaim(cache.empty)", "--mem=20GiB")
-        self.wait_until("it has given its cache", lambda: self.reclaims()["given_bytes"] > 18 << 30)
+        sandbox.until("it has given its cache", lambda: self.reclaims()["given_bytes"] > 18 << 30)
         events = json.loads(self.passes(self.start([sandbox.GPUMUX, "events", "--json", "--tenant=holder"])))
         kinds = [event["kind"] for event in events["data"]["events"]]
         self.assertEqual(kinds.count("idle"), 1)
@@ -134,7 +135,7 @@ class AtTheEdges(OnReclaimTest):
     gpumux.on_reclaim(held.wait)
     """
         )
-        self.wait_until("it listens", lambda: self.reclaims()["listening"] == 1)
+        sandbox.until("it listens", lambda: self.reclaims()["listening"] == 1)
         code, _, err = self.tenant("", "--mem=40GiB", "--no-wait").rest()
         self.assertEqual(code, 4, err)
         self.assertEqual(self.reclaims()["asked"], 1)
@@ -157,7 +158,7 @@ class AtTheEdges(OnReclaimTest):
     assert threading.active_count() == 1
     """
         )
-        self.wait_until("nobody listens", lambda: self.reclaims()["listening"] == 0)
+        sandbox.until("nobody listens", lambda: self.reclaims()["listening"] == 0)
         code, _, err = self.tenant("", "--mem=40GiB", "--no-wait").rest()
         self.assertEqual(code, 4, err)
         self.assertEqual(self.reclaims()["asked"], 0)
@@ -184,7 +185,7 @@ class AtTheEdges(OnReclaimTest):
         os._exit(0)
     """
         )
-        self.wait_until("both listen", lambda: self.reclaims()["listening"] == 2)
+        sandbox.until("both listen", lambda: self.reclaims()["listening"] == 2)
         self.passes(self.tenant("", "--mem=40GiB", "--wait=20s"))
         self.assertEqual(self.reclaims()["listening"], 2)
 
@@ -195,14 +196,14 @@ class AtTheEdges(OnReclaimTest):
 
     def test_a_new_daemon_asks_too(self):
         self.holder("gpumux.on_reclaim(cache.empty)")
-        self.wait_until("it listens", lambda: self.reclaims()["listening"] == 1)
-        os.kill(self.status()["daemon"]["pid"], signal.SIGKILL)
+        sandbox.until("it listens", lambda: self.reclaims()["listening"] == 1)
+        os.kill(self.box.status()["daemon"]["pid"], signal.SIGKILL)
         # `run` starts the next one; the listener finds it by itself.
-        self.wait_until("the next daemon knows it", lambda: self.listening_or_none() == 1)
+        sandbox.until("the next daemon knows it", lambda: self.listening_or_none() == 1)
         self.passes(self.tenant("", "--mem=40GiB", "--wait=20s"))
 
 
-class LatencyCritical(sandbox.SandboxTest):
+class LatencyCritical(PythonTest):
     def test_is_recorded_and_says_that_it_has_no_effect(self):
         self.passes(
             self.tenant(

@@ -2,6 +2,7 @@
 """The package is typed and can be made a wheel; what checks that is not on every machine."""
 
 import importlib.util
+import pathlib
 import subprocess
 import sys
 import tempfile
@@ -35,7 +36,7 @@ class Package(unittest.TestCase):
             if "invalid command 'bdist_wheel'" in done.stderr:
                 self.skipTest("the package wheel is not installed")
             self.assertEqual(done.returncode, 0, done.stderr)
-            (wheel,) = sandbox.pathlib.Path(directory).glob("gpumux-*.whl")
+            (wheel,) = pathlib.Path(directory).glob("gpumux-*.whl")
             names = zipfile.ZipFile(wheel).namelist()
             self.assertIn("gpumux/py.typed", names)
             self.assertIn("gpumux/_reclaim.py", names)
