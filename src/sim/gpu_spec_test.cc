@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 
+#include "gpu/mig_models.h"
 #include "sim/gpu_spec_parser.h"
 
 namespace gpumux::sim {
@@ -55,6 +56,21 @@ TEST(GpuModels, AllOfThemAreThere) {
     ASSERT_NE(model, nullptr) << key;
     EXPECT_EQ(model->sms, facts.first) << key;
     EXPECT_EQ(model->mig, facts.second) << key;
+  }
+}
+
+// By the name that NVML gives it, and by its PCI device id where it has one.
+TEST(GpuModels, EveryoneThatCanBePartitionedIsInTheTableOfGpusWithMig) {
+  for (const GpuModelData& model : GpuModels()) {
+    SCOPED_TRACE(model.name);
+    const auto table = gpu::FindMigModel(model.name);
+    const gpu::MigModel* by_pci = gpu::FindMigModelByPci(static_cast<uint16_t>(model.pci_device));
+    EXPECT_EQ(table.has_value(), model.mig);
+    EXPECT_EQ(by_pci != nullptr, model.mig && model.pci_device != 0);
+    if (!table) continue;
+    EXPECT_EQ((*table)->key, model.key);
+    EXPECT_TRUE(!by_pci || by_pci == *table);
+    EXPECT_EQ((*table)->whole_sms.value_or(20), static_cast<uint32_t>(model.sms));
   }
 }
 
