@@ -82,6 +82,14 @@ class Scene(Sandbox):
             until(f"{name} works", file.exists)
         return process
 
+    def outside(self, *workload: str) -> None:
+        """A program that gpumux knows nothing of."""
+        ready = pathlib.Path(self.dir, "outside")
+        self.env["LD_LIBRARY_PATH"] = str(BUILD / "lib/gpumux/softgpu")
+        self.start_unread([WORKLOAD, *workload, "--ready", str(ready)])
+        del self.env["LD_LIBRARY_PATH"]
+        until("a program works outside gpumux", ready.exists)
+
     def http(self, path: str = "/metrics", tcp: bool = False, method: str = "GET", host: str | None = None) -> tuple[int, str, str]:
         """Status, content type, body."""
         connection = http.client.HTTPConnection(self.address, timeout=20) if tcp else UnixConnection(self.api)
@@ -109,11 +117,7 @@ class Scene(Sandbox):
         self.run("patient", ["--gpu=1", "--priority=best-effort", "--mem=4GiB"], "--kernel-us=500", "--seconds=1000")
         self.run("refused", ["--gpu=1", "--mem=2GiB"], "--alloc=4GiB", "--seconds=1", "--hold=1000", ready=False)
         self.run("free", ["--gpu=1"], "--alloc=1GiB", "--hold=1000")
-        outside = pathlib.Path(self.dir, "outside")
-        self.env["LD_LIBRARY_PATH"] = str(BUILD / "lib/gpumux/softgpu")
-        self.start_unread([WORKLOAD, "--device=1", "--alloc=1GiB", "--hold=1000", "--ready", str(outside)])
-        del self.env["LD_LIBRARY_PATH"]
-        until("a program works outside gpumux", outside.exists)
+        self.outside("--device=1", "--alloc=1GiB", "--hold=1000")
         self.run("waits", ["--mem=135GiB"], "--alloc=1GiB", ready=False)
         until("one waits", lambda: any(each["state"] == "waiting" for each in self.status()["tenants"]))
         until("one was refused memory", lambda: self.tenant("refused")["refusals"]["own_limit"])
