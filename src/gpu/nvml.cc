@@ -8,9 +8,10 @@
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
-#include <map>
 #include <utility>
 
+#include "gpu/nvml_mig.h"
+#include "gpu/nvml_processes.h"
 #include "gpumux/abi/nvml/nvml.h"
 
 namespace gpumux::gpu {
@@ -21,7 +22,6 @@ using namespace gpumux::nvml;  // NOLINT: the binary interface's own names
 
 // Above any machine of today; a count beyond it means that the answer is not one.
 constexpr unsigned kMaxDevices = 1024;
-constexpr unsigned kMaxProcesses = 1u << 16;
 
 struct Functions {
   nvmlReturn_t (*init)() = nullptr;
@@ -39,7 +39,6 @@ struct Functions {
   nvmlReturn_t (*set_compute_mode)(nvmlDevice_t, nvmlComputeMode_t) = nullptr;
   nvmlReturn_t (*cpu_affinity)(nvmlDevice_t, unsigned, unsigned long*) = nullptr;
   nvmlReturn_t (*memory_affinity)(nvmlDevice_t, unsigned, unsigned long*, unsigned scope) = nullptr;
-  nvmlReturn_t (*mig_mode)(nvmlDevice_t, unsigned*, unsigned*) = nullptr;
   nvmlReturn_t (*persistence)(nvmlDevice_t, unsigned*) = nullptr;
   nvmlReturn_t (*cores)(nvmlDevice_t, unsigned*) = nullptr;
   nvmlReturn_t (*compute_capability)(nvmlDevice_t, int*, int*) = nullptr;
@@ -61,6 +60,13 @@ class NvmlLibrary final : public Nvml {
       return Fail(Code::kUnavailable, "cannot load NVML: " + std::string(why ? why : path),
                   "check the NVIDIA driver with nvidia-smi");
     }
+    NvmlLibrary* self = library.get();
+    const NvmlError error = [self](nvmlReturn_t result, const std::string& what) {
+      return self->Error(result, what);
+    };
+    self->processes_ = std::make_unique<NvmlProcessLists>(self->handle_, error);
+    self->mig_ =
+        MakeMig(self->handle_, [self](const Uuid& gpu) { return self->Find(gpu); }, *self->processes_, error);
     if (Status status = library->Bind(); !status) return tl::unexpected(status.error());
     if (Status status = library->Enumerate(); !status) return tl::unexpected(status.error());
     return library;
@@ -108,20 +114,7 @@ class NvmlLibrary final : public Nvml {
   Result<std::vector<ProcessUse>> Processes(const Uuid& gpu) override {
     auto device = Find(gpu);
     if (!device) return tl::unexpected(device.error());
-    std::vector<ProcessUse> all;
-    if (Status status = List("nvmlDeviceGetComputeRunningProcesses", *device, gpu, all); !status) {
-      return tl::unexpected(status.error());
-    }
-    // A driver without graphics support lacks this one; compute is what counts.
-    (void)List("nvmlDeviceGetGraphicsRunningProcesses", *device, gpu, all);
-    std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
-      return std::pair(a.pid, b.used_bytes.value_or(0)) < std::pair(b.pid, a.used_bytes.value_or(0));
-    });
-    // A process with both kinds of context is listed twice with the same sum.
-    all.erase(
-        std::unique(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.pid == b.pid; }),
-        all.end());
-    return all;
+    return processes_->Of(*device, gpu.ToString());
   }
 
   Result<unsigned> Multiprocessors(const Uuid& gpu) override {
@@ -186,16 +179,7 @@ class NvmlLibrary final : public Nvml {
     return locality;
   }
 
-  Result<bool> MigEnabled(const Uuid& gpu) override {
-    auto device = Find(gpu);
-    if (!device) return tl::unexpected(device.error());
-    if (!api_.mig_mode) return false;  // a driver older than MIG
-    unsigned current = 0, pending = 0;
-    const nvmlReturn_t result = api_.mig_mode(*device, &current, &pending);
-    if (result == NVML_ERROR_NOT_SUPPORTED) return false;
-    if (result != NVML_SUCCESS) return Error(result, "MIG mode of " + gpu.ToString());
-    return current == 1;
-  }
+  Mig& mig() override { return *mig_; }
 
   Result<bool> PersistenceEnabled(const Uuid& gpu) override {
     auto device = Find(gpu);
@@ -234,7 +218,6 @@ class NvmlLibrary final : public Nvml {
     Symbol(api_.set_compute_mode, "nvmlDeviceSetComputeMode");
     Symbol(api_.cpu_affinity, "nvmlDeviceGetCpuAffinity");
     Symbol(api_.memory_affinity, "nvmlDeviceGetMemoryAffinity");
-    Symbol(api_.mig_mode, "nvmlDeviceGetMigMode");
     Symbol(api_.persistence, "nvmlDeviceGetPersistenceMode");
     Symbol(api_.cores, "nvmlDeviceGetNumGpuCores");
     Symbol(api_.compute_capability, "nvmlDeviceGetCudaComputeCapability");
@@ -300,77 +283,32 @@ class NvmlLibrary final : public Nvml {
                 "NVML does not answer (" + what + "): " + (text ? text : "error " + std::to_string(result)));
   }
 
-  // The newest version that the library has, into `all`.
-  Status List(const std::string& stem, nvmlDevice_t device, const Uuid& gpu, std::vector<ProcessUse>& all) {
-    for (const char* suffix : {"_v3", "_v2", ""}) {
-      if (void* function = dlsym(handle_, (stem + suffix).c_str())) {
-        const size_t declared = *suffix != 0 ? sizeof(nvmlProcessInfo_t) : sizeof(nvmlProcessInfo_v1_t);
-        return ListBy(function, declared, device, gpu, all);
-      }
-    }
-    return Fail(Code::kUnsupported, "this NVML does not list processes");
-  }
-
-  // Of how many bytes an entry is, the library shows by what it writes: some
-  // releases fill others than the name stands for.
-  Status ListBy(void* symbol, size_t declared, nvmlDevice_t device, const Uuid& gpu,
-                std::vector<ProcessUse>& all) {
-    constexpr size_t kLargestEntry = 64;
-    constexpr std::byte kUntouched{0x5a};  // no pid, size or instance has this in its last byte
-    auto function = reinterpret_cast<nvmlReturn_t (*)(nvmlDevice_t, unsigned*, void*)>(symbol);
-    size_t& known = entry_bytes_[symbol];
-    std::vector<std::byte> buffer;
-    unsigned room = 64, count = 0;
-    // The list may grow between two calls: ask again with room to spare.
-    for (bool exact = false;;) {
-      buffer.assign(room * kLargestEntry, kUntouched);
-      count = room;
-      const nvmlReturn_t result = function(device, &count, buffer.data());
-      if (result == NVML_ERROR_INSUFFICIENT_SIZE && room < kMaxProcesses) {
-        room = std::min(kMaxProcesses, std::max(count + 16, room * 2));
-        exact = false;
-        continue;
-      }
-      if (result != NVML_SUCCESS) return Error(result, "processes of " + gpu.ToString());
-      count = std::min(count, room);
-      if (count == 0 || known != 0 || (exact && count == room)) break;
-      // Once more for as many as there are: nothing beyond them is written then.
-      room = count;
-      exact = true;
-    }
-    if (known == 0 && count > 0) {
-      const auto last =
-          std::find_if(buffer.rbegin(), buffer.rend(), [](std::byte b) { return b != kUntouched; });
-      const auto written = static_cast<size_t>(buffer.rend() - last);
-      known = declared;
-      for (const size_t size : {16, 24, 32}) {
-        if (size * count == written) known = size;
-      }
-    }
-    for (unsigned i = 0; i < count; ++i) {
-      nvmlProcessInfo_v1_t info;
-      std::memcpy(&info, &buffer[i * known], sizeof info);
-      ProcessUse use{.pid = static_cast<pid_t>(info.pid), .used_bytes = {}};
-      if (info.usedGpuMemory != kValueNotAvailable) use.used_bytes = info.usedGpuMemory;
-      all.push_back(use);
-    }
-    return {};
-  }
-
   void* handle_ = nullptr;
-  std::map<void*, size_t> entry_bytes_;  // of each list function, once it has shown it
   bool initialised_ = false;
   Functions api_;
   std::vector<Device> devices_;
   std::vector<nvmlDevice_t> handles_;
   std::optional<gpumux::Error> down_;  // why nothing is answered for since the last Restart
   std::string driver_version_;
+  std::unique_ptr<NvmlProcessLists> processes_;
+  std::unique_ptr<Mig> mig_;
 };
 
 }  // namespace
 
 Result<unsigned> Nvml::Multiprocessors(const Uuid&) {
   return Fail(Code::kUnsupported, "this NVML does not tell the cores");
+}
+
+Mig& Nvml::mig() {
+  static Mig none;
+  return none;
+}
+
+Result<bool> Nvml::MigEnabled(const Uuid& gpu) {
+  auto modes = mig().Modes(gpu);
+  if (!modes) return tl::unexpected(modes.error());
+  return modes->has_value() && (*modes)->current;
 }
 
 Result<Locality> Nvml::Near(const Uuid&) {

@@ -16,6 +16,8 @@
 
 namespace gpumux::gpu {
 
+class Mig;
+
 struct Device {
   Uuid uuid;
   unsigned index = 0;  // NVML's, which is nvidia-smi's; CUDA may order differently
@@ -77,8 +79,11 @@ class Nvml {
   virtual Result<unsigned> Multiprocessors(const Uuid& gpu);
   // Processors and memory nodes near it. kUnsupported where it does not tell.
   virtual Result<Locality> Near(const Uuid& gpu);
-  // Settings that nobody decides by, and a doctor tells of.
-  virtual Result<bool> MigEnabled(const Uuid&) { return Fail(Code::kUnsupported, "MIG is not asked about"); }
+  // Partitions (nvml_mig.h). One that answers nothing, where there is nothing to ask.
+  virtual Mig& mig();
+  // Whether it is enabled now. kUnsupported: this NVML does not tell.
+  virtual Result<bool> MigEnabled(const Uuid& gpu);
+  // A setting that nobody decides by, and a doctor tells of.
   virtual Result<bool> PersistenceEnabled(const Uuid&) {
     return Fail(Code::kUnsupported, "persistence is not asked about");
   }

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpumux/abi/nvml/mig.h"
 #include "gpumux/abi/nvml/nvml.h"
 #include "signature_text.h"
 
@@ -62,8 +63,15 @@ TEST(NvmlHeaders, Compared) {
   pairs.push_back({#V, static_cast<long long>(::gpumux::nvml::V), static_cast<long long>(::V)});
 #include "nvml_checks.inc"
   EXPECT_GE(pairs.size(), 60u);
+  const size_t without_mig = pairs.size();
+#include "nvml_mig_checks.inc"
+  EXPECT_GE(pairs.size(), without_mig + 150);
   for (const Pair& pair : pairs) EXPECT_EQ(pair.ours, pair.theirs) << pair.name;
   EXPECT_EQ(gpumux::nvml::kMemoryV2, nvmlMemory_v2);
+  EXPECT_EQ(gpumux::nvml::kGpuInstanceProfileV2, nvmlGpuInstanceProfileInfo_v2);
+  EXPECT_EQ(gpumux::nvml::kGpuInstanceProfileV3, nvmlGpuInstanceProfileInfo_v3);
+  EXPECT_EQ(gpumux::nvml::kComputeInstanceProfileV2, nvmlComputeInstanceProfileInfo_v2);
+  EXPECT_EQ(gpumux::nvml::kComputeInstanceProfileV3, nvmlComputeInstanceProfileInfo_v3);
 }
 
 #undef ABI_TYPE
