@@ -4,6 +4,7 @@
   take GIB    allocates so much, in pieces of 1 GiB, and writes into it
   check       are the contents of all of it right?
   drop        forgets all of it; PyTorch keeps the memory in its cache
+  fail        ends with status 1, as a program does that cannot go on
   quit
 
 It answers each line with one line of JSON, and says {"ready": true, "pid": ...} once it has a context. Uses
@@ -93,6 +94,8 @@ def main():
                 by.drop(pieces)
             elif words[0] == "quit":
                 return
+            elif words[0] == "fail":
+                sys.exit(1)
             else:
                 answer["error"] = f"what is {words[0]}?"
         except Refused as refused:

@@ -227,6 +227,7 @@ void Close(const std::optional<std::string>& summary, const RunOptions& options,
 struct Ran {
   int status = 0;
   std::string lost_by_others;  // why; empty: it was not
+  std::string tenant;          // its id, if it was granted
 };
 
 // The granted program, until its end. `restart`: it would be started again if
@@ -246,7 +247,7 @@ Ran RunProgram(DaemonLink& link, const Granted& granted, const std::string& path
                        signals, options.own_group ? Program::Group::kOwn : Program::Group::kOfRun);
   // The program has it now; `run` itself, and a daemon that it may start, stay free.
   binding.reset();
-  if (!program) return {ReportRun(program.error(), options.json), ""};
+  if (!program) return {ReportRun(program.error(), options.json), "", ""};
   // A daemon that is gone by now changes nothing for the program.
   link.SetProgram(program->pid());
   (void)link.SendStarted(RunStartedJson(program->pid()));
@@ -255,16 +256,16 @@ Ran RunProgram(DaemonLink& link, const Granted& granted, const std::string& path
     return {ReportRun({going.error().code,
                        fmt::format("cannot run {}: {}", Plain(path, 200), going.error().message), ""},
                       options.json),
-            ""};
+            "", ""};
   }
   const ProgramEnd end = program->Wait(signals, link);
   const auto took = Steady::now() - started;
   const bool told = link.SendEnded(RunEndedJson(end.exit_code, end.signal));
   const bool line = !options.quiet && (options.summary || TerminalOf(STDERR_FILENO).is_tty);
   const bool failed = end.status() != 0;
-  if (!line && !options.json && !(restart && failed)) return {end.status(), ""};
+  if (!line && !options.json && !(restart && failed)) return {end.status(), "", ""};
   const auto summary = told ? TakeSummary(link) : std::nullopt;
-  Ran ran{end.status(), summary && failed ? LostByOthers(*summary) : ""};
+  Ran ran{end.status(), summary && failed ? LostByOthers(*summary) : "", granted.tenant_id};
   if ((line || options.json) && (!restart || ran.lost_by_others.empty()))
     Close(summary, options, granted.simulated, took, note);
   return ran;
@@ -274,23 +275,23 @@ Ran RunProgram(DaemonLink& link, const Granted& granted, const std::string& path
 Ran RunOnce(const Endpoints& endpoints, const std::string& request, const std::string& path,
             const RunOptions& options, const Signals& signals, bool restart) {
   auto session = SendRequest(endpoints, request);
-  if (!session) return {ReportRun(session.error(), options.json), ""};
+  if (!session) return {ReportRun(session.error(), options.json), "", ""};
 
   auto outcome = Waiting(*session, signals, options).Run();
   for (int again = 0; outcome.daemon_left && again < kAskAgain; ++again) {
     // It was idle and ended just when we came, or died while we waited: the next
     // one is asked anew.
     session = SendRequest(endpoints, request);
-    if (!session) return {ReportRun(session.error(), options.json), ""};
+    if (!session) return {ReportRun(session.error(), options.json), "", ""};
     outcome = Waiting(*session, signals, options).Run();
   }
   if (outcome.daemon_left) {
     return {ReportRun({Code::kUnavailable, "the daemon ended before it answered", "try again"}, options.json),
-            ""};
+            "", ""};
   }
-  if (!outcome.granted) return {outcome.exit_status, ""};
+  if (!outcome.granted) return {outcome.exit_status, "", ""};
   const auto granted = ParseGranted(outcome.granted->json);
-  if (!granted) return {ReportRun(granted.error(), options.json), ""};
+  if (!granted) return {ReportRun(granted.error(), options.json), "", ""};
   const bool on_terminal = TerminalOf(STDERR_FILENO).is_tty;
   if (!options.quiet && !options.json && (on_terminal || options.summary || outcome.said_something))
     Say(GrantedLine(*granted));
@@ -317,13 +318,15 @@ int RunMain(const std::vector<std::string>& arguments) {
     Say("no NVIDIA driver: using the software GPU (simulated)");
   }
   std::error_code no_folder;
-  const std::string request = RunRequestJson(*options, std::filesystem::current_path(no_folder).string());
+  const std::string folder = std::filesystem::current_path(no_folder).string();
+  std::string request = RunRequestJson(*options, folder);
   const auto signals = Signals::Block();
   if (!signals) return ReportRun(signals.error(), options->json);
   for (unsigned restarts = 0;; ++restarts) {
     const Ran ran =
         RunOnce(*endpoints, request, path.value(), *options, *signals, restarts < options->restarts);
     if (ran.lost_by_others.empty() || restarts >= options->restarts) return ran.status;
+    request = RunRequestJson(*options, folder, ran.tenant);
     if (!options->quiet)
       Say(fmt::format("{}: starting again ({} of {})", ran.lost_by_others, restarts + 1, options->restarts));
   }

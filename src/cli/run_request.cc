@@ -78,7 +78,7 @@ NearGpu ReadNear(const Json& near) {
 
 }  // namespace
 
-std::string RunRequestJson(const RunOptions& options, const std::string& cwd) {
+std::string RunRequestJson(const RunOptions& options, const std::string& cwd, const std::string& after) {
   Json command = Json::array();
   size_t bytes = 0;
   for (const std::string& argument : options.command) {
@@ -95,25 +95,27 @@ std::string RunRequestJson(const RunOptions& options, const std::string& cwd) {
       options.gpu_list.empty() ? Json{{"count", options.gpu_count}} : Json{{"list", options.gpu_list}};
   const bool turns = options.mode == "turns";
   const auto& ceiling = turns ? options.share_ceiling : options.share;
-  return Dump({{"name", options.name.empty() ? Json(nullptr) : Json(options.name)},
-               {"command", command},
-               {"cwd", cwd},
-               {"mem", Size(options.mem)},
-               {"mem_limit", Size(options.mem_limit)},
-               {"gpus", gpus},
-               {"mode", options.mode},
-               {"isolate", options.isolate},
-               {"share_min", turns && options.share ? Json(*options.share) : Json(nullptr)},
-               {"share_ceiling", ceiling ? Json(*ceiling) : Json(nullptr)},
-               {"processes", options.processes ? Json(*options.processes) : Json(nullptr)},
-               {"priority", options.priority},
-               {"place", options.place.empty() ? Json(nullptr) : Json(options.place)},
-               {"cpu_affinity", options.cpu_affinity},
-               {"strict", options.strict},
-               {"wait", options.wait},
-               {"wait_seconds", Seconds(options.wait_limit)},
-               {"time_seconds", Seconds(options.time)},
-               {"labels", labels}});
+  Json request = {{"name", options.name.empty() ? Json(nullptr) : Json(options.name)},
+                  {"command", command},
+                  {"cwd", cwd},
+                  {"mem", Size(options.mem)},
+                  {"mem_limit", Size(options.mem_limit)},
+                  {"gpus", gpus},
+                  {"mode", options.mode},
+                  {"isolate", options.isolate},
+                  {"share_min", turns && options.share ? Json(*options.share) : Json(nullptr)},
+                  {"share_ceiling", ceiling ? Json(*ceiling) : Json(nullptr)},
+                  {"processes", options.processes ? Json(*options.processes) : Json(nullptr)},
+                  {"priority", options.priority},
+                  {"place", options.place.empty() ? Json(nullptr) : Json(options.place)},
+                  {"cpu_affinity", options.cpu_affinity},
+                  {"strict", options.strict},
+                  {"wait", options.wait},
+                  {"wait_seconds", Seconds(options.wait_limit)},
+                  {"time_seconds", Seconds(options.time)},
+                  {"labels", labels}};
+  if (!after.empty()) request["after"] = after;
+  return Dump(request);
 }
 
 std::string RunResumeJson(const std::string& tenant_id, std::optional<int> pid) {

@@ -13,7 +13,8 @@ namespace gpumux::cli {
 
 // The JSON payloads of `run`'s side of the session (gpumux/abi/session.h).
 
-std::string RunRequestJson(const RunOptions& options, const std::string& cwd);
+// `after`: the tenant that it was, of a program that is started again.
+std::string RunRequestJson(const RunOptions& options, const std::string& cwd, const std::string& after = "");
 std::string RunResumeJson(const std::string& tenant_id, std::optional<int> pid);
 std::string RunStartedJson(int pid);
 // Exactly one of the two is set.

@@ -22,7 +22,9 @@ struct Suspect {
   // It is dead, nothing holds its descriptors (any more), and that began so long
   // before the first error in another process.
   std::optional<std::chrono::nanoseconds> torn_down_before;
-  bool busy = true;  // may have had work on the GPU; false: it never launched anything
+  // May have had work on the GPU. False: it launched nothing, or waited for all of it with
+  // success since: what faults never ends so.
+  bool busy = true;
 };
 
 struct Culprit {

@@ -121,6 +121,9 @@ struct Daemon::Parts {
     leases.enquire = [this](Tenant& tenant, auto go_on) {
       return mps_faults.Enquire(tenant, std::move(go_on));
     };
+    leases.why_apart = [this](const std::string& before, uid_t owner) {
+      return mps_faults.WhyApart(before, owner);
+    };
     sessions.mps_place = [this](Tenant& tenant, Member& member, unsigned slot, uint32_t driver_error) {
       return mps_places.Ask(tenant, member, slot, driver_error);
     };

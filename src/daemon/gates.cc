@@ -127,7 +127,7 @@ void Gates::Update() {
     const Urgency urgency = tenant->request.ask.urgency;
     tenant->pages->SetGate(HasGate(*tenant) || urgency == Urgency::kLatency);
     uint32_t launch = 0;
-    if (tenant->mode == core::Mode::kMps && tenant->draining) launch |= GPUMUX_LAUNCH_STOPS;
+    if (tenant->ViaMps() && tenant->draining) launch |= GPUMUX_LAUNCH_STOPS;
     if (MakesWay(*tenant) && MayBeClosed(*tenant)) launch |= GPUMUX_LAUNCH_GATED;
     if (InTurns(*tenant) && TakesTurns(*tenant, tenants_)) launch |= GPUMUX_LAUNCH_TURNS;
     if (urgency == Urgency::kLatency) {

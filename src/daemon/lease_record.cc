@@ -64,6 +64,7 @@ Result<LeaseRecord> Read(const Json& json) {
   record.guard_seen = json.at("guard_seen").get<bool>();
   // Not in the records of the first release.
   record.frees_as_it_goes = json.value("frees_as_it_goes", false);
+  record.apart = json.value("apart", "");
   record.stop_reason = json.at("stop_reason").get<std::string>();
   record.stop_signal = json.at("stop_signal").get<int>();
   if (record.stop_signal < 0 || record.stop_signal > 64) return Fail(Code::kInvalid, "an unknown signal");
@@ -101,6 +102,7 @@ std::string FormatLeaseRecord(const LeaseRecord& record) {
                {"run", Write(record.run)},
                {"mode", std::string(core::Name(record.mode))},
                {"mode_reason", record.mode_reason},
+               {"apart", record.apart},
                {"gpus", std::move(gpus)},
                {"request", record.request},
                {"admitted_monotonic_ns", record.admitted.count()},

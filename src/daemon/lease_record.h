@@ -25,6 +25,7 @@ struct LeaseRecord {
   std::optional<ProcessName> child;
   core::Mode mode = core::Mode::kTimeslice;
   std::string mode_reason;
+  std::string apart;                 // why it runs outside the MPS server of its mode; empty: it does not
   std::vector<core::Share> shares;   // by slot
   std::vector<uint64_t> peak_bytes;  // by slot
   std::string request;               // as `run` sent it

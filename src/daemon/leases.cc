@@ -50,7 +50,9 @@ std::string DescribeGrant(const Tenant& tenant, const Machine& machine) {
                         share.limit_bytes ? ", at most " + FormatBytes(*share.limit_bytes) : "",
                         machine.gpus()[tenant.gpus[slot]]->device.index);
   }
-  return text + fmt::format("mode {}, after {:.1f} s", core::Name(tenant.mode), tenant.waited_seconds);
+  text += fmt::format("mode {}, after {:.1f} s", core::Name(tenant.mode), tenant.waited_seconds);
+  if (!tenant.apart.empty()) text += "; apart from the MPS server, for " + tenant.apart;
+  return text;
 }
 
 // A request has no GPU yet.
@@ -157,6 +159,8 @@ void Leases::Grant(uint64_t request_id, const core::Placement& placement) {
   tenant->run = waiter.run;
   tenant->mode = placement.mode;
   tenant->mode_reason = placement.mode_reason;
+  if (tenant->mode == core::Mode::kMps && !waiter.request.after.empty() && why_apart)
+    tenant->apart = why_apart(waiter.request.after, waiter.uid);
   tenant->shares = placement.shares;
   tenant->admitted = clock_.Now();
   tenant->admitted_wall = clock_.WallTime();
@@ -189,7 +193,7 @@ void Leases::Grant(uint64_t request_id, const core::Placement& placement) {
   events_.Note(About(EventKind::kGranted, added, DescribeGrant(added, machine_), added.uid));
   if (on_granted) on_granted(added);
   if (on_changed) on_changed();
-  if (added.mode != core::Mode::kMps) return TellGranted(added);
+  if (!added.ViaMps()) return TellGranted(added);
   prepare(added, [this, id = added.id](const Status& ready) {
     Tenant* tenant = tenants_.Find(id);
     if (!tenant || tenant->child || tenant->child_ended) return;

@@ -96,6 +96,9 @@ class Leases {
   // A tenant's program has failed: true while it is asked whether others did that.
   // `go_on` is called when it is known.
   std::function<bool(Tenant& tenant, std::function<void()> go_on)> enquire;
+  // Why a program of mode mps that was tenant `before` is started apart from the server; empty: it need not
+  // be.
+  std::function<std::string(const std::string& before, uid_t owner)> why_apart;
   // What admission is to know of the GPU's MPS.
   std::function<core::MpsSnapshot(size_t gpu_index)> mps_of;
 

@@ -128,7 +128,7 @@ void Leases::Kill(const std::string& id) {
   // Its pages say so: guards of clients of MPS let nothing more start.
   for (const size_t gpu : tenant->gpus) monitor_.Publish(gpu);
   if (on_changed) on_changed();
-  if (tenant->kills > 1 || tenant->mode != core::Mode::kMps) return KillNow(id);
+  if (tenant->kills > 1 || !tenant->ViaMps()) return KillNow(id);
   Drain(id, clock_.Now() + WorkUnderWay(*tenant));
 }
 

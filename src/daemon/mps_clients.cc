@@ -21,7 +21,7 @@ std::set<core::ProcessKey> MpsClients::WithContext(const MpsDomain& domain) cons
   std::set<core::ProcessKey> keys;
   for (const auto& [id, tenant] : tenants_.live()) {
     // A client whose work is lost, or is being ended, may be none any more.
-    if (tenant->mode != core::Mode::kMps || tenant->lost_work || tenant->draining) continue;
+    if (!tenant->ViaMps() || tenant->lost_work || tenant->draining) continue;
     for (const auto& [key, member] : tenant->members) {
       if (member.died || !member.page || member.page->FirstError() != 0) continue;
       for (size_t slot = 0; slot < member.gpus.size(); ++slot) {

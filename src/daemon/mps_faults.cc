@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/mps_faults.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <poll.h>
 
@@ -20,6 +21,9 @@ constexpr size_t kMostDead = 1024;
 // are closed; with work under way it takes 2 s (H200).
 constexpr Time kQuickClose = std::chrono::seconds(1);
 constexpr uint32_t kIllegalAddress = 700;
+// Who is started again later than that is not suspected any more.
+constexpr Time kSuspected = std::chrono::hours(24);
+constexpr size_t kMostSuspects = 4096;
 
 // Before the loop comes to tell it.
 bool HasEnded(const Member& member) {
@@ -42,10 +46,10 @@ MpsFaults::Client MpsFaults::Look(const Tenant& tenant, const Member& member) co
   // Its guard has not come to this daemon: what it did is not known.
   client.busy = !member.page;
   if (!member.page) return client;
-  for (unsigned slot = 0; slot < tenant.gpus.size(); ++slot) {
-    client.busy |=
-        member.page->Read(slot, 0, machine_.gpus()[tenant.gpus[slot]]->ledger.TotalBytes()).launches > 0;
-  }
+  // Who waited for all of its work with success, and launched nothing since, has no part in it:
+  // what faults never ends so. Launches are counted on the first slot.
+  const WorkWords work = member.page->Work();
+  client.busy = work.launches > 0 && !work.all_ended;
   client.error = member.page->FirstError();
   client.ended_well = member.died && client.error == 0 && !member.held.under_way;
   // The process wrote it: a time that cannot be is none.
@@ -54,8 +58,10 @@ MpsFaults::Client MpsFaults::Look(const Tenant& tenant, const Member& member) co
   return client;
 }
 
-void MpsFaults::NoteDeath(const Tenant& tenant, const Member& member) {
-  if (tenant.mode != core::Mode::kMps) return;
+void MpsFaults::NoteDeath(Tenant& tenant, const Member& member) {
+  if (!tenant.apart.empty()) return NoteFaultApart(tenant, member);
+  // What a fault has ended already is no part of the next one.
+  if (!tenant.ViaMps() || tenant.lost_work) return;
   Client client = Look(tenant, member);
   if (client.died == Time(0)) client.died = clock_.Now();
   dead_.push_back(std::move(client));
@@ -79,7 +85,7 @@ std::vector<MpsFaults::Client> MpsFaults::ClientsOf(const MpsDomain& domain) {
     if (domain.Serves(each.gpu)) clients.push_back(each);
   }
   for (const auto& [id, tenant] : tenants_.live()) {
-    if (tenant->mode != core::Mode::kMps || !domain.Serves(tenant->shares[0].gpu)) continue;
+    if (!tenant->ViaMps() || !domain.Serves(tenant->shares[0].gpu)) continue;
     for (const auto& [key, member] : tenant->members) {
       if (member.died) continue;
       const bool on_gpu = std::any_of(member.gpus.begin(), member.gpus.end(),
@@ -160,6 +166,7 @@ void MpsFaults::WorkIsLost(const MpsDomain& domain, bool fault) {
     event.text =
         fmt::format("a fault on the GPU: {}; the work of {} tenant(s) is lost", culprit.why, losers.size());
   events_.Note(std::move(event));
+  if (fault && !by) Suspect(losers);
   Mark(clients, culprit, by, fault);
   dead_.clear();
 }
@@ -184,9 +191,41 @@ void MpsFaults::Mark(const std::vector<Client>& clients, const core::Culprit& cu
   }
 }
 
+std::string MpsFaults::WhyApart(const std::string& before, uid_t owner) const {
+  const auto found = suspects_.find(before);
+  if (found == suspects_.end() || found->second.owner != owner) return "";
+  const Suspicion& fault = found->second;
+  return fmt::format(
+      "it may have been the reason of the fault at {:%H:%M:%S} UTC, as {}",
+      fmt::gmtime(std::chrono::system_clock::to_time_t(fault.wall)),
+      fault.of == 2 ? std::string("another one may") : fmt::format("{} others may", fault.of - 1));
+}
+
+void MpsFaults::Suspect(const std::set<std::string>& tenants) {
+  std::erase_if(suspects_, [&](const auto& each) { return each.second.since < clock_.Now() - kSuspected; });
+  for (const std::string& id : tenants) {
+    const Tenant* tenant = tenants_.Find(id);
+    if (!tenant || suspects_.size() >= kMostSuspects) continue;
+    suspects_[id] = {tenant->uid, clock_.Now(), clock_.WallTime(), tenants.size()};
+  }
+}
+
+void MpsFaults::NoteFaultApart(Tenant& tenant, const Member& member) {
+  const uint32_t error = member.page ? member.page->FirstError() : 0;
+  if (error == 0 || tenant.lost_work) return;
+  const std::string why = fmt::format("error {} of pid {}, which ran apart from the MPS server, for {}",
+                                      error, member.process.pid, tenant.apart);
+  tenant.lost_work = {LostWork::Cause::kOwnFault, "a GPU fault of its own: " + why};
+  Event event = About(EventKind::kMpsFault, tenant,
+                      fmt::format("a fault of tenant {} ({}) on the GPU: {}; nobody else lost work",
+                                  tenant.id, tenant.request.ask.name, why));
+  for (const size_t gpu : tenant.gpus) event.gpus.push_back(machine_.gpus()[gpu]->device.uuid);
+  events_.Note(std::move(event));
+}
+
 bool MpsFaults::Enquire(Tenant& tenant, std::function<void()> go_on) {
   if (tenant.fault_asking) return true;
-  if (tenant.mode != core::Mode::kMps || tenant.lost_work || tenant.fault_asked) return false;
+  if (!tenant.ViaMps() || tenant.lost_work || tenant.fault_asked) return false;
   MpsDomain* domain = mps_.Find(tenant.shares[0].gpu);
   const bool failed =
       tenant.ended && (tenant.ended->signal.has_value() || tenant.ended->exit_code.value_or(0) != 0);

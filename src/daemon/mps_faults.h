@@ -21,11 +21,14 @@ class MpsFaults {
       : mps_(mps), machine_(machine), tenants_(tenants), events_(events), clock_(clock) {}
 
   // A process of a tenant is dead; its page is still there.
-  void NoteDeath(const Tenant& tenant, const Member& member);
+  void NoteDeath(Tenant& tenant, const Member& member);
   // Nothing holds the dead process's descriptors any more.
   void NoteLetGo(const Member& member);
   // Marks the tenants that lost work (Tenant::lost_work), and names the culprit.
   void WorkIsLost(const MpsDomain& domain, bool fault);
+  // Why a program that was tenant `before`, of this user, is started apart from the
+  // server: nobody knows whether a fault was its own. Empty: it need not be.
+  std::string WhyApart(const std::string& before, uid_t owner) const;
   // A tenant's program failed: was that a fault which nobody has noticed yet?
   // True: that is being asked; `go_on` is called when it is known. Asks once.
   bool Enquire(Tenant& tenant, std::function<void()> go_on);
@@ -49,6 +52,9 @@ class MpsFaults {
   Client Look(const Tenant& tenant, const Member& member) const;
   std::vector<Client> ClientsOf(const MpsDomain& domain);
   core::Culprit Judge(const std::vector<Client>& clients) const;
+  // A process that ran apart from the server had an error that lasts: its own.
+  void NoteFaultApart(Tenant& tenant, const Member& member);
+  void Suspect(const std::set<std::string>& tenants);
   // `by`: of the culprit; null: nobody is named.
   void Mark(const std::vector<Client>& clients, const core::Culprit& culprit, const Client* by, bool fault);
 
@@ -58,6 +64,14 @@ class MpsFaults {
   EventLog& events_;
   const Clock& clock_;
   std::deque<Client> dead_;
+  // Tenants that lost work by a fault of nobody knows whom: when they did.
+  struct Suspicion {
+    uid_t owner = 0;
+    Time since{};
+    std::chrono::system_clock::time_point wall{};
+    size_t of = 0;  // so many were suspects
+  };
+  std::map<std::string, Suspicion> suspects_;
 };
 
 }  // namespace gpumux::daemon

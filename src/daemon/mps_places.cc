@@ -41,7 +41,7 @@ void SettlePlace(Member::Gpu& on) {
 unsigned PlacesTaken(const Tenants& tenants, size_t gpu_index) {
   unsigned taken = 0;
   for (const auto& [id, tenant] : tenants.live()) {
-    const auto slot = tenant->mode == core::Mode::kMps ? SlotOf(*tenant, gpu_index) : std::nullopt;
+    const auto slot = tenant->ViaMps() ? SlotOf(*tenant, gpu_index) : std::nullopt;
     if (slot) taken += std::max(tenant->request.ask.processes, ClientsOf(*tenant, *slot));
   }
   return taken;
@@ -56,7 +56,7 @@ bool MpsPlaces::IsFree(const Tenant& tenant, const Member& member, unsigned slot
   const Time since = on.waits ? on.waits->since : clock_.Now();
   unsigned before = 0;
   for (const auto& [id, other] : tenants_.live()) {
-    const auto its = other->mode == core::Mode::kMps ? SlotOf(*other, gpu_index) : std::nullopt;
+    const auto its = other->ViaMps() ? SlotOf(*other, gpu_index) : std::nullopt;
     if (!its || ClientsOf(*other, *its) < other->request.ask.processes) continue;
     before += static_cast<unsigned>(
         std::count_if(other->members.begin(), other->members.end(), [&](const auto& each) {
@@ -83,7 +83,7 @@ uint32_t MpsPlaces::Wait(const Tenant& tenant, Member::Gpu& on, bool queues, std
 }
 
 uint32_t MpsPlaces::Ask(Tenant& tenant, Member& member, unsigned slot, uint32_t driver_error) {
-  if (tenant.mode != core::Mode::kMps) return GPUMUX_MPS_PLACE_YES;
+  if (!tenant.ViaMps()) return GPUMUX_MPS_PLACE_YES;
   Member::Gpu& on = member.gpus[slot];
   const unsigned index = machine_.gpus()[tenant.gpus[slot]]->device.index;
   if (driver_error != 0) {

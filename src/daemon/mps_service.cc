@@ -261,7 +261,7 @@ bool MpsService::IsServer(const gpu::Uuid& gpu, pid_t pid) const {
 std::vector<const Tenant*> MpsService::TenantsOf(const MpsDomain& domain) const {
   std::vector<const Tenant*> found;
   for (const auto& [id, tenant] : tenants_.live()) {
-    if (tenant->mode == core::Mode::kMps && !tenant->shares.empty() && domain.Serves(tenant->shares[0].gpu))
+    if (tenant->ViaMps() && !tenant->shares.empty() && domain.Serves(tenant->shares[0].gpu))
       found.push_back(tenant.get());
   }
   return found;
@@ -276,8 +276,8 @@ bool MpsService::HasTenants(const MpsDomain& domain) const {
 bool MpsService::HasPrograms(const MpsDomain& domain) const {
   return std::any_of(tenants_.live().begin(), tenants_.live().end(), [&](const auto& each) {
     const Tenant& tenant = *each.second;
-    return tenant.mode == core::Mode::kMps && tenant.state != TenantState::kStarting &&
-           !tenant.shares.empty() && domain.Serves(tenant.shares[0].gpu);
+    return tenant.ViaMps() && tenant.state != TenantState::kStarting && !tenant.shares.empty() &&
+           domain.Serves(tenant.shares[0].gpu);
   });
 }
 
@@ -328,7 +328,7 @@ core::MpsSnapshot MpsService::Snapshot(size_t gpu_index) const {
 
 std::map<std::string, std::string> MpsService::EnvironmentOf(const Tenant& tenant) const {
   std::map<std::string, std::string> env;
-  const MpsDomain* domain = tenant.mode == core::Mode::kMps ? Find(tenant.shares[0].gpu) : nullptr;
+  const MpsDomain* domain = tenant.ViaMps() ? Find(tenant.shares[0].gpu) : nullptr;
   if (!domain) return env;
   env["CUDA_MPS_PIPE_DIRECTORY"] = domain->PipeDirectory();
   const core::Request& ask = tenant.request.ask;
@@ -345,7 +345,7 @@ std::map<std::string, std::string> MpsService::EnvironmentOf(const Tenant& tenan
 }
 
 std::string MpsService::WhyNotEnforced(const Tenant& tenant) const {
-  if (tenant.mode != core::Mode::kMps) return "";
+  if (!tenant.ViaMps()) return "";
   const core::Request& ask = tenant.request.ask;
   for (const auto& [key, member] : tenant.members) {
     if (member.died || !member.page) continue;
@@ -371,7 +371,7 @@ std::string MpsService::WhyNotEnforced(const Tenant& tenant) const {
 }
 
 bool MpsService::TerminateClients(const Tenant& tenant, const std::function<void()>& done) {
-  MpsDomain* domain = tenant.mode == core::Mode::kMps ? Find(tenant.shares[0].gpu) : nullptr;
+  MpsDomain* domain = tenant.ViaMps() ? Find(tenant.shares[0].gpu) : nullptr;
   std::vector<pid_t> clients;
   for (const auto& [key, member] : tenant.members) {
     const bool on_gpu = std::any_of(member.gpus.begin(), member.gpus.end(),

@@ -128,7 +128,10 @@ uint64_t ProcessPage::FirstErrorNs() const { return Load(page().first_error_ns);
 WorkWords ProcessPage::Work() const {
   WorkWords words;
   words.launches = Load(page().gpus[0].launches);
-  words.done = std::min(Load(page().launches_done), words.launches);
+  const uint64_t done = Load(page().launches_done);
+  words.done = std::min(done, words.launches);
+  // Two threads may lose a count of each other's: then it is not known.
+  words.all_ended = done == words.launches;
   words.launch_ns = Load(page().launch_ns);
   words.descriptors_open = std::atomic_ref<uint32_t>(page().descriptors_open).load();
   return words;

@@ -37,6 +37,7 @@ struct ProcessWords {
 struct WorkWords {
   uint64_t launches = 0;
   uint64_t done = 0;       // at most `launches`
+  bool all_ended = true;   // all of them are known to have
   uint64_t launch_ns = 0;  // the longest that one took; 0: nothing is known
   uint64_t descriptors_open = 0;
 };

@@ -57,8 +57,18 @@ Json OrNull(const std::optional<T>& value) {
   return value ? Json(*value) : Json(nullptr);
 }
 
+std::string ModeReason(const Tenant& tenant) {
+  return tenant.apart.empty() ? tenant.mode_reason
+                              : tenant.mode_reason + "; apart from the MPS server, for " + tenant.apart;
+}
+
+// Apart from the MPS server it is as in time slices.
+const modes::Capability& CapabilityOf(const Tenant& tenant) {
+  return modes::ModeOf(tenant.apart.empty() ? tenant.mode : core::Mode::kTimeslice).capability();
+}
+
 Json Enforced(const Tenant& tenant, const Machine& machine) {
-  const auto& capability = modes::ModeOf(tenant.mode).capability();
+  const auto& capability = CapabilityOf(tenant);
   Json enforced;
   const auto in_force = MemoryEnforced(tenant);
   if (in_force == false) {
@@ -92,7 +102,7 @@ Json Enforced(const Tenant& tenant, const Machine& machine) {
 }
 
 void AddShareKeys(Json& json, const Tenant& tenant) {
-  const auto& capability = modes::ModeOf(tenant.mode).capability();
+  const auto& capability = CapabilityOf(tenant);
   if (capability.share_min_ratio < 0) {
     json["share_min_ratio"] = nullptr;
     json["share_max_ratio"] = nullptr;
@@ -151,7 +161,7 @@ Json MembersJson(const Tenant& tenant, const Machine& machine) {
          {"alive", !member.died},
          {"waits", WaitsJson(member)},
          {"descriptors_held",
-          tenant.mode == core::Mode::kMps ? Json(member.held.lost ? 0 : member.held.held) : Json(nullptr)},
+          tenant.ViaMps() ? Json(member.held.lost ? 0 : member.held.held) : Json(nullptr)},
          {"gpus", std::move(gpus)}});
   }
   return members;
@@ -211,7 +221,7 @@ Json TenantJson(const Tenant& tenant, const Machine& machine) {
   }
   json["gpus"] = std::move(gpus);
   json["mode"] = core::Name(tenant.mode);
-  json["mode_reason"] = tenant.mode_reason;
+  json["mode_reason"] = ModeReason(tenant);
   json["mem_guaranteed_bytes"] = guaranteed;
   json["mem_limit_bytes"] = limited ? Json(limit) : Json(nullptr);
   if (!limited) json["mem_limit_bytes_reason"] = kNoGuarantee;
@@ -225,7 +235,7 @@ Json TenantJson(const Tenant& tenant, const Machine& machine) {
   json["isolation"] = core::Name(tenant.request.ask.isolation);
   json["strict"] = tenant.request.strict;
   json["enforced"] = Enforced(tenant, machine);
-  const auto& capability = modes::ModeOf(tenant.mode).capability();
+  const auto& capability = CapabilityOf(tenant);
   json["cpu_affinity"] = CpuAffinityJson(tenant, machine);
   json["mem_guaranteed_by"] = capability.memory_guaranteed_by;
   json["neighbours"] = {{"fault", capability.neighbour_fault},
@@ -459,7 +469,7 @@ std::string GrantedJson(const Tenant& tenant, const Machine& machine, const std:
   return Dump({{"tenant_id", tenant.id},
                {"name", tenant.request.ask.name},
                {"mode", core::Name(tenant.mode)},
-               {"mode_reason", tenant.mode_reason},
+               {"mode_reason", ModeReason(tenant)},
                {"simulated", source.simulated},
                {"waited_seconds", tenant.waited_seconds},
                {"gpus", std::move(gpus)},

@@ -276,6 +276,9 @@ Result<RunRequest> Read(const Json& json) {
     if (!value) return tl::unexpected(value.error());
     *limit_of = *value;
   }
+  auto after = Text(json, "after", 64);
+  if (!after) return tl::unexpected(after.error());
+  request.after = *after;
   auto affinity = Text(json, "cpu_affinity", 32);
   if (!affinity) return tl::unexpected(affinity.error());
   if (!affinity->empty() && *affinity != "auto" && *affinity != "none")

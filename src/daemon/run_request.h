@@ -24,7 +24,8 @@ struct RunRequest {
   bool near_gpu = false;  // its program is bound to the processors near its GPUs, by `run`
   std::optional<std::chrono::nanoseconds> wait_limit;
   std::map<std::string, std::string> labels;
-  std::string text;  // as it came
+  std::string after;  // the tenant that it was, when its program is started again; empty: it is new
+  std::string text;   // as it came
 
   static constexpr size_t kMaxCommandBytes = 4096;
 };

@@ -38,6 +38,7 @@ Status Leases::Save(const Tenant& tenant) {
                                                   .child = tenant.child,
                                                   .mode = tenant.mode,
                                                   .mode_reason = tenant.mode_reason,
+                                                  .apart = tenant.apart,
                                                   .shares = tenant.shares,
                                                   .peak_bytes = tenant.peak_bytes,
                                                   .request = tenant.request.text,
@@ -76,7 +77,7 @@ Status Leases::MakePages(Tenant& tenant) {
                 "try again; see the limits of its process and the machine's memory");
   }
   tenant.pages = std::move(*pages);
-  if (tenant.mode == core::Mode::kMps) tenant.pages->SetMps();
+  if (tenant.ViaMps()) tenant.pages->SetMps();
   return {};
 }
 
@@ -134,6 +135,7 @@ void Leases::TakeOver(const std::string& id, const std::string& text) {
   tenant->child = record->child;
   tenant->mode = record->mode;
   tenant->mode_reason = record->mode_reason;
+  tenant->apart = record->apart;
   tenant->shares = record->shares;
   tenant->peak_bytes = record->peak_bytes;
   tenant->readings_above.resize(tenant->gpus.size());

@@ -168,6 +168,9 @@ struct LostWork {
 std::string_view Name(LostWork::Cause cause);
 
 struct Tenant {
+  // Whether its programs are clients of the MPS server of its GPUs.
+  bool ViaMps() const { return mode == core::Mode::kMps && apart.empty(); }
+
   std::string id;
   uint64_t session = 0;  // of its `run`; 0 once that is gone
   RunRequest request;
@@ -175,6 +178,7 @@ struct Tenant {
   ProcessName run;
   core::Mode mode = core::Mode::kTimeslice;
   std::string mode_reason;
+  std::string apart;                 // in mode mps: why it runs outside the server, alone; empty: it does not
   std::vector<core::Share> shares;   // by slot
   std::vector<size_t> gpus;          // by slot: index into Machine
   std::vector<uint64_t> peak_bytes;  // by slot

@@ -14,6 +14,7 @@ namespace gpumux::test {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Json = nlohmann::json;
 
 std::vector<std::string> Mps(const std::string& name, const std::vector<std::string>& options,
@@ -57,6 +58,14 @@ bool HasContext(Sandbox& box, const std::string& name) {
   return false;
 }
 
+Json TenantOf(Sandbox& box, const std::string& name) {
+  const Json status = box.StatusData();
+  for (const Json& tenant : status["tenants"]) {
+    if (tenant["name"] == name) return tenant;
+  }
+  return nullptr;
+}
+
 const std::vector<std::string> kFaulty{"--kernel-us", "2000", "--seconds", "0.1", "--end", "fault"};
 
 TEST(MpsFault, NamesWhoseItWasWhereNobodyElseWasAtWork) {
@@ -89,6 +98,62 @@ TEST(MpsFault, AnInnocentNeighbourIsStartedAgain) {
   EXPECT_THAT(ended.err, HasSubstr("starting again (1 of 2)"));
   // Both were at work and the driver does not tell: nobody is accused.
   EXPECT_THAT(EventText(box, "mps-fault"), HasSubstr("the driver does not tell whose it was"));
+}
+
+// What faults never ends with success: who waited for all of its work is ruled out.
+TEST(MpsFault, WhoHadWaitedForAllOfItsWorkIsRuledOut) {
+  Sandbox box;
+  Process done = box.Gpumux({"run", "--mode", "mps", "--name", "done", "--mem", "8GiB", "--",
+                             Sandbox::TestProgram("mps_probe"), "idle", "wait"});
+  WaitUntil("its work has ended", [&] { return done.Out().find("busy") != std::string::npos; });
+  ASSERT_GT(TenantOf(box, "done")["launches"], 0);
+  EXPECT_NE(box.RunGpumux(Mps("faulty", {}, kFaulty)).exit_code, 0);
+  EXPECT_THAT(EventText(box, "mps-fault"), HasSubstr("(faulty) on the GPU: no other tenant had work"));
+  (void)box.RunGpumux({"stop", "done"});
+  done.Wait();
+}
+
+// Where nobody could be named each is started again outside the server: the next fault
+// is its owner's alone.
+TEST(MpsFault, SuspectsRunApartAndTheOneThatFaultsAgainIsNamed) {
+  Sandbox box;
+  Process innocent = box.Gpumux(Mps("innocent", {"--restart", "neighbour-fault=2"},
+                                    {"--kernel-us", "5000", "--seconds", "60", "--json"}));
+  WaitUntil("it is at work", [&] { return Launched(box, "innocent"); });
+  const Outcome faulty = box.RunGpumux(Mps("faulty", {"--restart", "neighbour-fault=2"}, kFaulty));
+  EXPECT_NE(faulty.exit_code, 0);
+  EXPECT_THAT(faulty.err, HasSubstr("starting again (1 of 2)"));
+  EXPECT_THAT(faulty.err, Not(HasSubstr("starting again (2 of 2)")));
+  EXPECT_THAT(faulty.err, HasSubstr("a GPU fault of its own: error 700 of pid"));
+  EXPECT_THAT(EventText(box, "mps-fault"), HasSubstr("(faulty) on the GPU: error 700"));
+  EXPECT_THAT(EventText(box, "mps-fault"), HasSubstr("nobody else lost work"));
+  // The other one has not noticed.
+  const auto apart = HasSubstr("apart from the MPS server, for it may have been the reason of the fault");
+  Json shown;
+  WaitUntil("it is at work again, apart", [&] {
+    shown = TenantOf(box, "innocent");
+    return shown.is_object() && shown["launches"] > 0 &&
+           testing::Value(shown["mode_reason"].get<std::string>(), apart);
+  });
+  EXPECT_EQ(shown["mode"], "mps");
+  EXPECT_THAT(shown["enforced"]["memory"].get<std::string>(), Not(HasSubstr("MPS")));
+  EXPECT_THAT(shown["neighbours"]["fault"].get<std::string>(), HasSubstr("does not reach"));
+  EXPECT_TRUE(shown["members"][0]["descriptors_held"].is_null());
+  // Who is new is a client of the server meanwhile, as ever.
+  EXPECT_EQ(box.RunGpumux(Mps("newcomer", {"--strict"}, {"--seconds", "0.1"})).exit_code, 0);
+  (void)box.RunGpumux({"stop", "innocent"});
+  EXPECT_THAT(innocent.Wait().err, Not(HasSubstr("starting again (2 of 2)")));
+}
+
+// A name that somebody else's `run` gives is no reason.
+TEST(MpsFault, WhoWasNoSuspectIsNotApart) {
+  Sandbox box;
+  EXPECT_EQ(box.RunGpumux(Mps("one", {}, {"--seconds", "0.1"})).exit_code, 0);
+  Process next = box.Gpumux(Mps("next", {}, {"--kernel-us", "2000", "--seconds", "30"}));
+  WaitUntil("it is at work", [&] { return Launched(box, "next"); });
+  EXPECT_EQ(TenantOf(box, "next")["mode_reason"], "asked for");
+  (void)box.RunGpumux({"stop", "next"});
+  next.Wait();
 }
 
 // Its end is as close to the fault as that of one who tore the others' work down.
