@@ -150,6 +150,7 @@ def main():
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--budget", type=float, default=470, help="seconds for everything (default 470)")
     parser.add_argument("--repeats", type=int, default=3, help="of the rates (default 3)")
+    parser.add_argument("--faults", type=lambda s: s.split(","), default=["illegal", "trap", "misaligned", "assert", "illegal"], help="one round each")
     parser.add_argument("--victims", help="mps_victims, if it is built already")
     args = parser.parse_args()
     run = Run(args)

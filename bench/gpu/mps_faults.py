@@ -14,7 +14,7 @@ RESTART = ["--mem", "4GiB", "--restart", "neighbour-fault"]
 def faults(run):
     """Two neighbours, one of which is started again, as the culprit is."""
     rounds = []
-    for what in ("illegal", "trap", "misaligned", "assert", "illegal"):
+    for what in run.faults:
         if run.left() < 25:
             break
         entry = round_of(run, what, len(rounds))

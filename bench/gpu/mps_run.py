@@ -165,7 +165,7 @@ class Run:
     def __init__(self, args):
         self.b = Bench(os.path.dirname(os.path.dirname(os.path.abspath(args.gpumux))), args.out)
         self.until = STARTED + args.budget
-        self.repeats, self.children = args.repeats, []
+        self.repeats, self.faults, self.children = args.repeats, args.faults, []
         self.victims = args.victims or self.build()
         self.origin = f"given: {args.victims}" if args.victims else "built from mps_victims.cu"
         self.table = []

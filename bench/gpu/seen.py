@@ -111,9 +111,11 @@ def json_of(run, *command):
         return {"error": shown[-300:]}
 
 
-def figures(run, phase, seconds, trainings, server=None, solo=None):
-    """A window of work: the rate of each program, and what both tools say of that time."""
+def figures(run, phase, seconds, screens, trainings, server=None, solo=None):
+    """A window of work: the rate of each program, and what both tools say in the midst of it."""
     start = time.time() + 0.5
+    look = threading.Timer(0.5 + seconds / 3, screens.all, [phase])
+    look.start()
     for each in trainings:
         each.order(**{"from": start, "to": start + seconds})
     got = {}
@@ -121,6 +123,7 @@ def figures(run, phase, seconds, trainings, server=None, solo=None):
         got["server"], _ = server.requests("graph", 0.2, solo, seconds)
     for each in trainings:
         got[each.name] = each.line(seconds + 60)
+    look.join()
     return {"phase": phase, "programs": got, "nvidia_smi": run.utilisation.between(start, start + seconds), "status": json_of(run, "status"),
             "ps": run.tenants()}
 
@@ -130,8 +133,7 @@ def scenario(run):
     mps, best_effort = ["--mode", "mps"], ["--mode", "mps", "--priority", "best-effort"]
 
     def phase(name, *programs, **more):
-        phases.append(figures(run, name, seconds, *programs, **more))
-        screens.all(name)
+        phases.append(figures(run, name, seconds, screens, *programs, **more))
         say(f"{name}: {phases[-1]['nvidia_smi']}, {phases[-1]['programs']}")
         run.b.save("seen", {"phases": phases})
 

@@ -22,8 +22,8 @@ struct Suspect {
   // It is dead, nothing holds its descriptors (any more), and that began so long
   // before the first error in another process.
   std::optional<std::chrono::nanoseconds> torn_down_before;
-  // May have had work on the GPU. False: it launched nothing, or waited for all of it with
-  // success since: what faults never ends so.
+  // May have had work on the GPU. False: it launched nothing, or nothing for so long that a
+  // fault of it had been told, and waited for all of it.
   bool busy = true;
 };
 

@@ -46,6 +46,11 @@ class IdleStretch {
     return since_ ? std::optional(last_look_ - *since_) : std::nullopt;
   }
 
+  // Whether it has lasted so long at least, up to now, when the count is this.
+  bool LastsFor(std::chrono::nanoseconds least, uint64_t launches) const {
+    return since_ && launches == launches_ && last_look_ - *since_ >= least;
+  }
+
   // Of all stretches together.
   std::chrono::nanoseconds Total() const { return total_; }
 

@@ -57,6 +57,19 @@ TEST(IdleStretch, IsDueOnceAndOverOnce) {
   EXPECT_TRUE(idle.TakeOver());
 }
 
+TEST(IdleStretch, LastsOnlyWhileTheCountIsTheSame) {
+  IdleStretch idle;
+  EXPECT_FALSE(idle.LastsFor(0s, 0));
+  idle.Look(0s, 5);
+  idle.Look(2s, 5);
+  EXPECT_TRUE(idle.LastsFor(2s, 5));
+  EXPECT_FALSE(idle.LastsFor(3s, 5));
+  // It has launched since the last look.
+  EXPECT_FALSE(idle.LastsFor(2s, 6));
+  idle.End();
+  EXPECT_FALSE(idle.LastsFor(0s, 5));
+}
+
 TEST(IdleStretch, ThatWasNotDueIsNotOver) {
   IdleStretch idle;
   idle.Look(0s, 1);

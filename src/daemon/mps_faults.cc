@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "daemon/usage.h"
+
 namespace gpumux::daemon {
 
 namespace {
@@ -21,6 +23,8 @@ constexpr size_t kMostDead = 1024;
 // are closed; with work under way it takes 2 s (H200).
 constexpr Time kQuickClose = std::chrono::seconds(1);
 constexpr uint32_t kIllegalAddress = 700;
+// A fault is told to everybody within 0.1 s (H200).
+constexpr Time kToldWithin = std::chrono::seconds(2);
 // Who is started again later than that is not suspected any more.
 constexpr Time kSuspected = std::chrono::hours(24);
 constexpr size_t kMostSuspects = 4096;
@@ -46,10 +50,12 @@ MpsFaults::Client MpsFaults::Look(const Tenant& tenant, const Member& member) co
   // Its guard has not come to this daemon: what it did is not known.
   client.busy = !member.page;
   if (!member.page) return client;
-  // Who waited for all of its work with success, and launched nothing since, has no part in it:
-  // what faults never ends so. Launches are counted on the first slot.
+  // Who waited for all of its work with success, and launched nothing for longer than a fault
+  // takes to be told, has no part in it. Success alone is no proof: the culprit's own wait may
+  // end so (a misaligned address, H200). Launches are counted on the first slot.
   const WorkWords work = member.page->Work();
-  client.busy = work.launches > 0 && !work.all_ended;
+  const bool quiet = work.all_ended && tenant.idle.LastsFor(kToldWithin, CountLaunches(tenant));
+  client.busy = work.launches > 0 && !quiet;
   client.error = member.page->FirstError();
   client.ended_well = member.died && client.error == 0 && !member.held.under_way;
   // The process wrote it: a time that cannot be is none.

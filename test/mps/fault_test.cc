@@ -100,15 +100,33 @@ TEST(MpsFault, AnInnocentNeighbourIsStartedAgain) {
   EXPECT_THAT(EventText(box, "mps-fault"), HasSubstr("the driver does not tell whose it was"));
 }
 
-// What faults never ends with success: who waited for all of its work is ruled out.
-TEST(MpsFault, WhoHadWaitedForAllOfItsWorkIsRuledOut) {
+// Who waited for all of its work, and launched nothing since for longer than a fault takes to be told.
+TEST(MpsFault, WhoHasDoneNothingForSomeTimeIsRuledOut) {
   Sandbox box;
   Process done = box.Gpumux({"run", "--mode", "mps", "--name", "done", "--mem", "8GiB", "--",
                              Sandbox::TestProgram("mps_probe"), "idle", "wait"});
   WaitUntil("its work has ended", [&] { return done.Out().find("busy") != std::string::npos; });
+  WaitUntil("it is idle for some time", [&] {
+    const Json idle = TenantOf(box, "done")["idle_seconds"];
+    return idle.is_number() && idle.get<double>() >= 2;
+  });
   ASSERT_GT(TenantOf(box, "done")["launches"], 0);
   EXPECT_NE(box.RunGpumux(Mps("faulty", {}, kFaulty)).exit_code, 0);
   EXPECT_THAT(EventText(box, "mps-fault"), HasSubstr("(faulty) on the GPU: no other tenant had work"));
+  (void)box.RunGpumux({"stop", "done"});
+  done.Wait();
+}
+
+// That its last wait went well is no proof: of a misaligned address the culprit's own may (H200).
+TEST(MpsFault, WhoHasJustWaitedForItsWorkIsNotRuledOut) {
+  Sandbox box;
+  Process done = box.Gpumux({"run", "--mode", "mps", "--name", "done", "--mem", "8GiB", "--",
+                             Sandbox::TestProgram("mps_probe"), "idle", "wait"});
+  WaitUntil("its work has ended", [&] { return done.Out().find("busy") != std::string::npos; });
+  EXPECT_NE(box.RunGpumux(Mps("faulty", {}, kFaulty)).exit_code, 0);
+  const Json idle = TenantOf(box, "done")["idle_seconds"];
+  if (idle.is_number() && idle.get<double>() >= 2) GTEST_SKIP() << "this machine is too slow to tell";
+  EXPECT_THAT(EventText(box, "mps-fault"), HasSubstr("the driver does not tell whose it was"));
   (void)box.RunGpumux({"stop", "done"});
   done.Wait();
 }
