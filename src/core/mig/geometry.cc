@@ -140,18 +140,18 @@ bool Possible(const MigModel& model, const Layout& layout, const MigProfile& pro
          CountObstacle(model, layout, profile).kind == Kind::kNone;
 }
 
-Result<const MigProfile*> Known(const MigModel& model, uint32_t id) {
-  if (const Status status = CheckPlacementsKnown(model); !status) return tl::unexpected(status.error());
-  const MigProfile* profile = model.FindProfile(id);
-  if (!profile) return Fail(Code::kInvalid, fmt::format("{} has no profile with id {}", model.key, id));
-  return profile;
-}
-
 Status CheckIds(const MigModel& model, const Layout& layout) {
   for (const Placed& instance : layout) {
-    if (const auto known = Known(model, instance.profile); !known) return tl::unexpected(known.error());
+    if (model.FindProfile(instance.profile)) continue;
+    return Fail(Code::kInvalid, fmt::format("{} has no profile with id {}", model.key, instance.profile));
   }
   return {};
+}
+
+Result<const MigProfile*> Known(const MigModel& model, uint32_t id) {
+  if (const Status status = CheckPlacementsKnown(model); !status) return tl::unexpected(status.error());
+  if (const Status status = CheckIds(model, {{0, id}}); !status) return tl::unexpected(status.error());
+  return model.FindProfile(id);
 }
 
 std::string Names(const MigModel& model, const Layout& instances) {
@@ -203,6 +203,16 @@ std::vector<uint32_t> StartsLeft(const MigModel& model, const Layout& layout, ui
   std::ranges::copy_if((*profile)->starts, std::back_inserter(left),
                        [&](uint32_t start) { return Possible(model, layout, **profile, start); });
   return left;
+}
+
+uint32_t OpenPlaces(const MigModel& model, const Layout& layout) {
+  if (!CheckIds(model, layout)) return 0;
+  size_t open = 0;
+  for (const MigProfile& profile : model.profiles) {
+    open += static_cast<size_t>(std::ranges::count_if(
+        profile.starts, [&](uint32_t start) { return Possible(model, layout, profile, start); }));
+  }
+  return static_cast<uint32_t>(open);
 }
 
 uint32_t RemainingCapacity(const MigModel& model, const Layout& layout, uint32_t id) {

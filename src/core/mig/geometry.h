@@ -41,6 +41,8 @@ Status CanCreate(const gpu::MigModel& model, const Layout& layout, Placed instan
 Status CanCreateSomewhere(const gpu::MigModel& model, const Layout& layout, uint32_t profile);
 // Where one may be created beside those of `layout`, ascending.
 std::vector<uint32_t> StartsLeft(const gpu::MigModel& model, const Layout& layout, uint32_t profile);
+// The same of all profiles, counted: how open a layout is to what may come.
+uint32_t OpenPlaces(const gpu::MigModel& model, const Layout& layout);
 // How many instances of this profile alone could still be created.
 uint32_t RemainingCapacity(const gpu::MigModel& model, const Layout& layout, uint32_t profile);
 

@@ -4,16 +4,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <bit>
 #include <map>
 #include <set>
 
 #include "core/mig/profile_name.h"
+#include "core/mig/testing/brute_force.h"
 
 namespace gpumux::core::mig {
 namespace {
 
-using gpu::MigEngines;
 using gpu::MigModel;
 using gpu::MigProfile;
 
@@ -30,66 +29,6 @@ Layout Of(const MigModel& model, std::vector<std::pair<std::string, uint32_t>> i
   return layout;
 }
 
-// All legal sets a second time, from the rows of the table alone: each row a profile at one
-// start, taken or not. What "+me" and "-me" mean is not asked: the engines of all instances
-// must be no more than those of the GPU, which its largest instance has.
-class BruteForce {
- public:
-  explicit BruteForce(const MigModel& model) : model_(model) {
-    for (const MigProfile& profile : model.profiles) {
-      for (const uint32_t start : profile.starts) rows_.push_back({&profile, start});
-      if (profile.memory_slices == model.memory_slices) all_ = *profile.engines;
-    }
-    Decide(0);
-  }
-  std::set<std::set<std::pair<uint32_t, uint32_t>>> found;  // (start, id)
-
- private:
-  struct Row {
-    const MigProfile* profile;
-    uint32_t start;
-  };
-  bool Legal() const {
-    uint32_t slices = 0, compute = 0;
-    MigEngines sum;
-    std::map<const MigProfile*, uint32_t> count;
-    for (const Row* row : taken_) {
-      const uint32_t mask = ((1u << *row->profile->memory_slices) - 1) << row->start;
-      if (slices & mask) return false;
-      slices |= mask;
-      compute += row->profile->compute_slices;
-      if (++count[row->profile] > row->profile->max_instances) return false;
-      const MigEngines& engines = *row->profile->engines;
-      sum.nvdec += engines.nvdec;
-      sum.nvenc += engines.nvenc;
-      sum.jpeg += engines.jpeg;
-      sum.ofa += engines.ofa;
-      sum.copy += engines.copy;
-    }
-    return compute <= model_.compute_slices && slices < 1u << *model_.memory_slices &&
-           sum.nvdec <= all_.nvdec && sum.nvenc <= all_.nvenc && sum.jpeg <= all_.jpeg &&
-           sum.ofa <= all_.ofa && sum.copy <= all_.copy;
-  }
-  void Decide(size_t row) {
-    if (!Legal()) return;
-    if (row == rows_.size()) {
-      std::set<std::pair<uint32_t, uint32_t>> layout;
-      for (const Row* one : taken_) layout.insert({one->start, *one->profile->id});
-      found.insert(layout);
-      return;
-    }
-    Decide(row + 1);
-    taken_.push_back(&rows_[row]);
-    Decide(row + 1);
-    taken_.pop_back();
-  }
-
-  const MigModel& model_;
-  MigEngines all_;
-  std::vector<Row> rows_;
-  std::vector<const Row*> taken_;
-};
-
 TEST(MigGeometry, FindsTheLayoutsThatTheTableAllows) {
   std::map<std::string, size_t> counts;
   for (const MigModel& model : gpu::MigModels()) {
@@ -97,15 +36,15 @@ TEST(MigGeometry, FindsTheLayoutsThatTheTableAllows) {
     counts[model.key] = layouts.size();
     EXPECT_TRUE(std::ranges::is_sorted(layouts));
     if (!model.placements_known()) continue;
-    std::set<std::set<std::pair<uint32_t, uint32_t>>> ours;
+    std::set<testing::Set> ours;
     for (const Layout& layout : layouts) {
-      std::set<std::pair<uint32_t, uint32_t>> one;
+      testing::Set one;
       for (const Placed& instance : layout) one.insert({instance.start, instance.profile});
       EXPECT_EQ(one.size(), layout.size());
       EXPECT_TRUE(CheckLayout(model, layout)) << model.key;
       EXPECT_TRUE(ours.insert(one).second) << model.key << ": twice";
     }
-    EXPECT_EQ(ours, BruteForce(model).found) << model.key;
+    EXPECT_EQ(ours, testing::EveryLayout(model).found) << model.key;
   }
   // The figures of docs/design/mig.md.
   EXPECT_EQ(counts["A30"], 76u);
