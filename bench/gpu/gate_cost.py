@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the gate costs a program that launches, on a machine with a GPU.
 
-usage: gate_cost.py --gpumux PREFIX/bin/gpumux --guard-cost PREFIX/bench/guard_cost --out DIR [--rounds N] [--budgets 100,50,25]
+usage: gate_cost.py --gpumux PREFIX/bin/gpumux --guard-cost PREFIX/bench/guard_cost --out DIR [--parts launch,share] [--rounds N] [--budgets 100,50,25]
   launch  what the guard adds to a launch on the host (call by call beside the driver's own function, in one process): of a tenant
           of priority normal, of a latency-critical one, of a best-effort one with nobody who could close its gate and with somebody
   share   of a best-effort program's speed with full-GPU kernels back to back, what its waits take: in turn beside an idle tenant of
@@ -37,15 +37,6 @@ def end(process):
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-def configure(run, budget):
-    """The daemon's settings are read when it starts: the next tenant starts one."""
-    run.b.close()
-    path = os.path.join(run.b.dir, "config.toml")
-    with open(path, "w") as f:
-        f.write(f"gate.budget_us = {budget}\n")
-    run.b.env["GPUMUX_CONFIG"] = path
 
 
 def launch(run, data):
@@ -100,15 +91,18 @@ def share(run, data, budget):
 def main():
     parser = arguments(argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter))
     parser.add_argument("--guard-cost", required=True)
+    parser.add_argument("--parts", type=lambda s: s.split(","), default=["launch", "share"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--budgets", type=lambda s: [int(x) for x in s.split(",")], default=[100])
     parser.add_argument("--kernels", type=lambda s: [int(x) for x in s.split(",")], default=[20])
     run = Together(parser.parse_args())
     data = {"launch": {}, "share": []}
     try:
-        launch(run, data["launch"])
-        for budget in run.args.budgets:
-            configure(run, budget)
+        if "launch" in run.args.parts:
+            launch(run, data["launch"])
+            run.b.save("gate-cost", data)
+        for budget in run.args.budgets if "share" in run.args.parts else []:
+            run.gate_budget(budget)
             share(run, data["share"], budget)
             run.b.save("gate-cost", {**data, "left_out": run.left_out})
     finally:

@@ -31,7 +31,9 @@ def measure(run):
     data = {"solo_s": {}, "alone": {}, "training_alone": {}, "cells": []}
     with Latency(run, "lc", None) as lc:
         data["solo_s"] = lc.wait_ready()["solo"]
-        alone(run, lc, data, True, "")
+        first = run.args.loads[0]
+        hints = any(c[1].startswith("gate") and (len(c) < 3 or float(c[2]) == first) for c in run.args.cells if len(c) > 1)
+        alone(run, lc, data, hints, "")
     if ["idle-mps"] in run.args.cells:
         with Latency(run, "lc", *ARRANGEMENTS["gate-mps"][0]) as lc:
             lc.wait_ready()

@@ -67,6 +67,14 @@ class Together:
         self.left_out.append(what)
         return False
 
+    def gate_budget(self, us):
+        """gate.budget_us of the next daemon: settings are read when it starts, and the next tenant starts one."""
+        self.b.close()
+        path = os.path.join(self.b.dir, "config.toml")
+        with open(path, "w") as f:
+            f.write(f"gate.budget_us = {us}\n")
+        self.b.env["GPUMUX_CONFIG"] = path
+
     def workload(self, *options):
         return [self.b.bin("gpumux-workload"), "--json", *map(str, options)]
 

@@ -2,7 +2,8 @@
 """PyTorch programs of the benchmarks of sharing; lines of JSON on stdout, orders on stdin.
 
 usage: torch_programs.py training KIND     resnet (ResNet-50, batch 128) or encoder (36 layers, width 1280, batch 8 x 512), bf16 autocast;
-                                           encoder-graph: the same, each step one launch of a CUDA graph
+                                           resnet-large, encoder-large: twice the batch, so that the processor keeps ahead of the GPU;
+                                           encoder-graph: the encoder, each step one launch of a CUDA graph
        torch_programs.py latency           requests of a 12-layer encoder (width 768, batch 1 x 128, fp16), eager and as a CUDA graph,
                                            and of a 24-layer one (width 2048, batch 8 x 256) as a graph
 Orders, one a line: {"from": EPOCH, "to": EPOCH} a window of training; {"kind": "eager"|"graph"|"long", "from", "to", "load": 0.2, "solo":
@@ -32,18 +33,19 @@ def encoder(width, layers, heads):
 
 
 def step_of(kind):
-    if kind == "resnet":
+    times = 2 if kind.endswith("-large") else 1
+    if kind.startswith("resnet"):
         import torchvision
 
         model = torchvision.models.resnet50().cuda().to(memory_format=torch.channels_last)
-        x = torch.randn(128, 3, 224, 224, device="cuda").to(memory_format=torch.channels_last)
-        y = torch.randint(0, 1000, (128,), device="cuda")
+        x = torch.randn(128 * times, 3, 224, 224, device="cuda").to(memory_format=torch.channels_last)
+        y = torch.randint(0, 1000, (128 * times,), device="cuda")
 
         def loss():
             return nn.functional.cross_entropy(model(x), y)
     else:
         model = encoder(1280, 36, 20).cuda()
-        x = torch.randn(8, 512, 1280, device="cuda")
+        x = torch.randn(8 * times, 512, 1280, device="cuda")
 
         def loss():
             return model(x).float().pow(2).mean()

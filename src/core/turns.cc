@@ -16,6 +16,8 @@ constexpr Time kSoonest = std::chrono::microseconds(50);
 constexpr Time kUnusedFirst = std::chrono::milliseconds(10);
 // A part that only rounds to something must not divide by nothing.
 constexpr double kLeastPart = 1e-3;
+// In tags: what one of two equal tenants is behind by when its turn begins.
+constexpr Time kMostCredit = 2 * Turns::kOthers;
 
 double Ns(Time time) { return static_cast<double>(time.count()); }
 Time Ns(double ns) { return Time(static_cast<Time::rep>(ns)); }
@@ -62,6 +64,7 @@ void Turns::Add(size_t tenant, const TurnShare& share, const Gpus& gpus) {
     if (!gpus[gpu]) continue;
     t.gpus.push_back(gpu);
     t.tags.push_back(gpus_[gpu].least_tag);
+    t.credits.push_back(0);
   }
   t.parts.assign(t.gpus.size(), 1);
   t.bucket_ns = Ns(kBurst);
@@ -100,12 +103,7 @@ Turns::Answer Turns::Update(Time now, std::span<const Seen> seen) {
   for (const size_t i : there_) See(tenants_[i], seen[i]);
   if (!divided_) Divide();
   AdvanceTags();
-  for (const size_t i : there_) {
-    Tenant& tenant = tenants_[i];
-    if (!tenant.arrived) continue;
-    for (size_t k = 0; k < tenant.gpus.size(); ++k)
-      tenant.tags[k] = std::max(tenant.tags[k], gpus_[tenant.gpus[k]].least_tag);
-  }
+  for (const size_t i : there_) ComeOrGo(tenants_[i]);
   Choose();
   SetGates();
   return {Next(), events_};
@@ -247,6 +245,21 @@ void Turns::AdvanceTags() {
   }
   for (size_t gpu = 0; gpu < kMaxGpus; ++gpu)
     gpus_[gpu].least_tag = std::max(gpus_[gpu].least_tag, least[gpu]);
+}
+
+// Who comes back is behind by what it was when it went, but by no more than a turn.
+void Turns::ComeOrGo(Tenant& tenant) {
+  const bool competes = tenant.Competes();
+  for (size_t k = 0; k < tenant.gpus.size(); ++k) {
+    const double least = gpus_[tenant.gpus[k]].least_tag;
+    double& tag = tenant.tags[k];
+    if (tenant.arrived && !tenant.competed) {
+      tag = std::max(tag, least - tenant.credits[k]);
+    } else if (tenant.competed && !competes) {
+      tenant.credits[k] = std::clamp(least - tag, 0., Ns(kMostCredit));
+    }
+  }
+  tenant.competed = competes;
 }
 
 // --- Who is next

@@ -28,7 +28,10 @@
 // Who is next. On each GPU, work done divided by the tenant's part of the GPU
 // gives its tag; the least tag goes first (start-time fair queueing). A tag is
 // never behind those of the tenants that wanted the GPU meanwhile: who did not
-// want it has saved up nothing, and owes at most what it used last. A turn's
+// want it has saved up nothing, and owes at most what it used last. What it was
+// behind by when it went it is behind by when it comes back, a turn at most: or a
+// training, which waits at the end of each step and so ends its turn early, would
+// lose the rest of that turn each time. A turn's
 // time counts from the opening of the gate until nothing is in flight any more,
 // however long that takes: so the parts are right whatever the kernels' length.
 //
@@ -161,6 +164,7 @@ class Turns {
     Seen seen;
     bool busy = false;       // by what was seen, and not `given_up`
     bool arrived = false;    // began to compete in this update
+    bool competed = false;   // after the last update
     bool next = false;       // chosen, and others are draining
     bool contended = false;  // of its turn: others wanted the GPU
     bool behind = false;     // of its turn: somebody before it could not have had it
@@ -172,7 +176,8 @@ class Turns {
     Time given_up_until{};           // it did not use its turns
     Time billed{}, billed_before{};  // before this turn
     double bucket_ns = 0;
-    std::vector<double> tags, parts;  // by the position in `gpus`
+    // By the position in `gpus`. `credits`: by how much it was behind when it stopped competing.
+    std::vector<double> tags, parts, credits;
 
     bool Wants() const { return busy || state == TurnState::kHolding; }
     // For the GPUs, now.
@@ -213,6 +218,7 @@ class Turns {
   void Arrive(Tenant& tenant);
   void Divide();
   void AdvanceTags();
+  void ComeOrGo(Tenant& tenant);
   void EndTurn(Tenant& holder);
   void LimitTurn(Tenant& holder) const;
   void Choose();

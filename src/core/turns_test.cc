@@ -89,6 +89,52 @@ TEST(Turns, GiveEachItsPartThatWaitsForEachKernel) {
   }
 }
 
+TEST(Turns, GiveEachItsPartThatPausesAfterEachStep) {
+  // Two trainings: the pause ends a turn early, and the other has one before the next.
+  const Time steps[] = {milliseconds(30), milliseconds(73)};
+  for (const double first : {0.75, 0.5, 0.25}) {
+    for (const int us : {300, 500, 550, 600, 650, 700, 1000, 2000}) {
+      const Time pause = microseconds(us);
+      const double parts[] = {first, 1 - first};
+      std::vector<Program> programs;
+      for (size_t i = 0; i < 2; ++i)
+        programs.push_back({.share = {.min_ratio = parts[i]}, .step = steps[i], .pause = pause});
+      World world(programs);
+      world.RunFor(seconds(8));
+      for (size_t i = 0; i < 2; ++i) {
+        const double alone =
+            static_cast<double>(steps[i].count()) / static_cast<double>((steps[i] + pause).count());
+        EXPECT_NEAR(world.Ratio(i) / alone, parts[i], 0.023)
+            << first << ", pauses of " << us << " us, number " << i;
+      }
+    }
+  }
+}
+
+TEST(Turns, GiveNoCreditForPauses) {
+  for (const double part : {0.5, 0.75}) {
+    for (const Time pause : {milliseconds(3), milliseconds(15)}) {
+      World world({{.share = {.min_ratio = part}, .step = milliseconds(1), .pause = pause}, {}});
+      world.RunFor(seconds(2));
+      EXPECT_LT(world.Ratio(0), 0.25);
+      world.runners[0].program.pause = {};
+      world.RunFor(milliseconds(500));
+      const std::string what = std::to_string(part) + ", " + std::to_string(pause / milliseconds(1)) + " ms";
+      EXPECT_NEAR(world.InBuckets(0, seconds(2), milliseconds(2500)) / 5e8, part, 0.05) << what;
+      EXPECT_LT(world.runners[1].longest_wait, milliseconds(50)) << what;
+    }
+  }
+}
+
+TEST(Turns, LetNobodyWaitLongForWhoComesBack) {
+  // Behind by up to a turn: it went at any moment of one, its own or the other's.
+  for (Time busy = milliseconds(480); busy < milliseconds(520); busy += milliseconds(3)) {
+    World world({{.busy_for = busy, .every = busy + milliseconds(100)}, {}});
+    world.RunFor(seconds(6));
+    EXPECT_LT(world.runners[1].longest_wait, milliseconds(25)) << busy / milliseconds(1);
+  }
+}
+
 TEST(Turns, CostLittleAndLetNobodyWaitLong) {
   for (const Time kernel : {Time(microseconds(20)), Time(microseconds(500))}) {
     World two({{.kernel = kernel}, {.kernel = kernel}});

@@ -28,6 +28,8 @@ struct Program {
   // CPU time between a kernel's end and the next launch. Nullopt: kernels are
   // queued ahead, as many as a gate's wait lets pass.
   std::optional<Time> think = {};
+  // Waits for its work after each so much of it, and launches the next so much later.
+  Time step = Time::max(), pause = {};
   Turns::Gpus gpus = 1;
   // Works in the first so much of each so long.
   Time busy_for = seconds(1), every = seconds(1);
@@ -52,6 +54,7 @@ class World {
     Program program;
     bool there = false, queued = false;
     double left_ns = 0;  // of what is in flight; below 0: it does not end
+    Time step_left{};    // not launched yet
     Time launch_at{};
     Time done_at{-kQuiet};
     uint64_t progress = 0;
@@ -70,7 +73,10 @@ class World {
         runners(programs.size()),
         rates_(programs.size()),
         seen_(programs.size()) {
-    for (size_t i = 0; i < programs.size(); ++i) runners[i].program = programs[i];
+    for (size_t i = 0; i < programs.size(); ++i) {
+      runners[i].program = programs[i];
+      runners[i].step_left = programs[i].step;
+    }
   }
 
   void RunFor(Time duration) {
@@ -157,14 +163,17 @@ class World {
 
   void Launch() {
     for (auto& r : runners) {
-      if (Active(r) && !r.queued && r.launch_at <= now && (r.left_ns == 0 || !r.program.think)) {
+      const bool ahead = !r.program.think && r.step_left > Time(0);
+      if (Active(r) && !r.queued && r.launch_at <= now && (r.left_ns == 0 || ahead)) {
         r.queued = true, ++r.progress;
       }
       if (r.queued && r.left_ns == 0 && r.open) {
-        const Time segment = r.program.think ? r.program.kernel : std::max(kSegment, r.program.kernel);
+        const Time usual = r.program.think ? r.program.kernel : std::max(kSegment, r.program.kernel);
+        const Time segment = std::min(usual, r.step_left);
+        r.step_left -= segment;
         r.left_ns = now >= r.program.hangs_at ? -1 : static_cast<double>(segment.count());
         r.queued = false, ++r.progress;
-        if (Active(r) && !r.program.think) r.queued = true;
+        if (Active(r) && !r.program.think && r.step_left > Time(0)) r.queued = true;
       }
       const bool waits = r.queued || r.left_ns != 0;
       if (waits && !r.waits) r.waits_since = now;
@@ -240,6 +249,7 @@ class World {
         ++r.progress;
         r.done_at = end;
         r.launch_at = end + r.program.think.value_or(Time(0));
+        if (r.step_left <= Time(0)) r.launch_at = end + r.program.pause, r.step_left = r.program.step;
       }
     }
     r.ran_ns += ran;
