@@ -22,8 +22,8 @@ std::vector<double> Divide(const std::vector<TurnShare>& shares) {
   return parts;
 }
 
-auto Near(std::vector<double> values) {
-  return ::testing::Pointwise(::testing::DoubleNear(1e-6), std::move(values));
+auto Near(const std::vector<double>& values) {
+  return ::testing::Pointwise(::testing::DoubleNear(1e-6), values);
 }
 
 TEST(TurnShares, DivideAGpuByWeightsMinimaAndMaxima) {
