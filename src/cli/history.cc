@@ -171,7 +171,7 @@ Result<std::string> UuidQuery(const Endpoints& endpoints, const std::string& gpu
   if (!nvml) return tl::unexpected(nvml.error());
   for (const auto& device : (*nvml)->Devices()) {
     const std::string uuid = device.uuid.ToString();
-    if (gpu == uuid || gpu == fmt::format("{}", device.index)) return "&gpu=" + PathPart(uuid);
+    if (gpu == uuid || gpu == fmt::format("{}", device.index.Label())) return "&gpu=" + PathPart(uuid);
   }
   // One that is not there any more has a history all the same.
   if (gpu::ParseUuid(gpu)) return "&gpu=" + PathPart(gpu);

@@ -54,7 +54,7 @@ Result<PromiseOptions> Judge(const ParsedCommandLine& line) {
 }
 
 bool IsWanted(const gpu::Device& device, const std::string& wanted) {
-  return wanted.empty() || std::to_string(device.index) == wanted ||
+  return wanted.empty() || device.index.Label() == wanted ||
          (wanted.size() > 4 && device.uuid.ToString().starts_with(wanted));
 }
 

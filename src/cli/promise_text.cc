@@ -224,7 +224,7 @@ std::vector<EqualPart> EqualParts(const PromiseGpu& gpu, core::Mode mode) {
 Json PromiseJson(const PromiseGpu& gpu, std::optional<core::Mode> only, Language language) {
   const Words words(language);
   Json out{{"uuid", gpu.device.uuid.ToString()},
-           {"index", gpu.device.index},
+           {"index", gpu.device.index.gpu},
            {"name", gpu.device.name},
            {"driver_version", gpu.driver_version},
            {"mem_total_bytes", gpu.total_bytes},

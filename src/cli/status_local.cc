@@ -24,7 +24,8 @@ Result<std::string> StatusFromNvml(const gpu::GpuSource& source) {
   for (const gpu::Device& device : (*nvml)->Devices()) {
     Json gpu;
     gpu["uuid"] = device.uuid.ToString();
-    gpu["index"] = device.index;
+    gpu["index"] = device.index.gpu;
+    gpu["instance_index"] = device.index.instance ? Json(*device.index.instance) : Json();
     gpu["name"] = device.name;
     gpu["pci_bus_id"] = device.pci_bus_id;
     for (const char* key :

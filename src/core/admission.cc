@@ -99,7 +99,7 @@ std::string ModeReason(const Request& request, Mode mode, const Candidates& chos
            "(--isolate none)";
   const char* const isolated = "a neighbour's GPU fault does not reach this program";
   if (mode == Mode::kTurns)
-    return fmt::format("auto: GPU {} takes turns already, and {}", chosen.front()->index, isolated);
+    return fmt::format("auto: GPU {} takes turns already, and {}", chosen.front()->index.Label(), isolated);
   return fmt::format("auto: neighbours take turns, and {}", isolated);
 }
 
@@ -114,7 +114,7 @@ std::optional<std::string> WhyNotTurns(const Request& request, const GpuSnapshot
     names += (i ? ", " : "") + gpu.turns.names[i];
   if (gpu.turns.names.size() > kShown) names += fmt::format(" and {} more", gpu.turns.names.size() - kShown);
   return fmt::format("needs {:.4g} % of GPU {}'s time, of which {:.4g} % are guaranteed to others ({})",
-                     100 * wanted, gpu.index, 100 * gpu.turns.min_ratio, names);
+                     100 * wanted, gpu.index.Label(), 100 * gpu.turns.min_ratio, names);
 }
 
 // Nullopt: fits now. Else why it does not.
@@ -122,13 +122,13 @@ std::optional<std::string> WhyNot(const Request& request, Mode mode, const GpuSn
                                   const std::set<gpu::Uuid>& taken) {
   if (gpu.Closed()) return gpu.closed_error.message;
   if (taken.contains(gpu.uuid))
-    return fmt::format("GPU {} is kept for a request ahead in the queue", gpu.index);
+    return fmt::format("GPU {} is kept for a request ahead in the queue", gpu.index.Label());
   if (mode == Mode::kExclusive && gpu.tenants > 0) {
-    return fmt::format("needs GPU {} to itself, which has {} tenant{}", gpu.index, gpu.tenants,
+    return fmt::format("needs GPU {} to itself, which has {} tenant{}", gpu.index.Label(), gpu.tenants,
                        gpu.tenants == 1 ? "" : "s");
   }
   if (gpu.mode && *gpu.mode != mode) {
-    return fmt::format("GPU {} is in mode {}, not {}", gpu.index, Name(*gpu.mode), Name(mode));
+    return fmt::format("GPU {} is in mode {}, not {}", gpu.index.Label(), Name(*gpu.mode), Name(mode));
   }
   if (mode == Mode::kMps) {
     if (auto why = WhyNotMps(request.processes, gpu.mps, gpu.index)) return why;
@@ -174,7 +174,7 @@ Placement Place(const Request& request, Mode mode, const Candidates& chosen) {
     placement.shares.push_back(Promise(request, mode, *gpu));
     if (mode == Mode::kExclusive && gpu->unmanaged_bytes > 0) {
       placement.mode_reason += fmt::format("; but unmanaged processes hold {} of GPU {}",
-                                           FormatBytes(gpu->unmanaged_bytes), gpu->index);
+                                           FormatBytes(gpu->unmanaged_bytes), gpu->index.Label());
     }
   }
   return placement;
@@ -361,7 +361,7 @@ Decision AdmitIn(Mode mode, const Request& request, const std::vector<GpuSnapsho
       continue;
     }
     if (!wait.reason.empty()) wait.reason += "; ";
-    if (possible->size() > 1) wait.reason += fmt::format("GPU {}: ", gpu->index);
+    if (possible->size() > 1) wait.reason += fmt::format("GPU {}: ", gpu->index.Label());
     wait.reason += *why;
   }
   Order(fitting, request, mode, rules.fill);
@@ -400,14 +400,14 @@ int Prospect(const Decision& decision, const std::vector<GpuSnapshot>& gpus) {
 std::optional<Error> NeverHere(const Request& request, Mode mode, const GpuSnapshot& gpu) {
   if (gpu.Closed() && !gpu.opens_soon) return gpu.closed_error;
   if (const auto it = gpu.forbidden_modes.find(mode); it != gpu.forbidden_modes.end()) {
-    return Error{
-        it->second.code,
-        fmt::format("GPU {} cannot be used in mode {}: {}", gpu.index, Name(mode), it->second.message),
-        it->second.hint};
+    return Error{it->second.code,
+                 fmt::format("GPU {} cannot be used in mode {}: {}", gpu.index.Label(), Name(mode),
+                             it->second.message),
+                 it->second.hint};
   }
   if (mode == Mode::kMps && request.processes > gpu.mps.most_clients) {
     return Error{Code::kDenied,
-                 fmt::format("needs {} MPS clients, GPU {} can have {}", request.processes, gpu.index,
+                 fmt::format("needs {} MPS clients, GPU {} can have {}", request.processes, gpu.index.Label(),
                              gpu.mps.most_clients),
                  "write a smaller --processes"};
   }
@@ -416,7 +416,7 @@ std::optional<Error> NeverHere(const Request& request, Mode mode, const GpuSnaps
   if (needed > gpu.UsableBytes()) {
     return Error{Code::kDenied,
                  fmt::format("needs {}, GPU {} ({}) can never promise more than {} ({} less {} of reserve)",
-                             FormatBytes(needed), gpu.index, gpu.name, FormatBytes(gpu.UsableBytes()),
+                             FormatBytes(needed), gpu.index.Label(), gpu.name, FormatBytes(gpu.UsableBytes()),
                              FormatBytes(gpu.total_bytes), FormatBytes(gpu.reserve_bytes)),
                  "ask for less"};
   }

@@ -14,6 +14,7 @@
 #include "core/mps.h"
 #include "core/promise.h"
 #include "core/quota.h"
+#include "gpu/index.h"
 
 namespace gpumux::core {
 
@@ -26,7 +27,7 @@ struct TurnsSnapshot {
 // One GPU as the daemon sees it now.
 struct GpuSnapshot {
   gpu::Uuid uuid;
-  unsigned index = 0;
+  gpu::Index index;
   std::string name;
   uint64_t total_bytes = 0;
   uint64_t reserve_bytes = 0;

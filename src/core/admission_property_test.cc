@@ -421,8 +421,8 @@ class History {
     for (const Time moment : moments) {
       size_t fits = 0;
       for (const GpuSnapshot& gpu : situation.gpus) {
-        if (!request.gpu_list.empty() && request.gpu_list[0] != std::to_string(gpu.index)) continue;
-        uint64_t taken = kReserve + outside_[gpu.index];
+        if (!request.gpu_list.empty() && request.gpu_list[0] != gpu.index.Label()) continue;
+        uint64_t taken = kReserve + outside_[gpu.index.gpu];
         bool alone = true, exclusive = request.mode == Mode::kExclusive;
         for (const Running& tenant : situation.running) {
           if (tenant.ends_by && *tenant.ends_by <= moment) continue;

@@ -39,7 +39,7 @@ Status JudgeShare(const Change& change, const Changeable& tenant, const Share& s
   if (used > next.limit_bytes.value_or(UINT64_MAX) && !change.as_it_frees) {
     return Fail(Code::kConflict,
                 fmt::format("{} uses {} of GPU {}, more than the limit of {} that is asked for", tenant.name,
-                            FormatBytes(used), gpu.index, FormatBytes(*next.limit_bytes)),
+                            FormatBytes(used), gpu.index.Label(), FormatBytes(*next.limit_bytes)),
                 "let it free memory first, or use --as-it-frees: it then gets no more until it is below");
   }
   const uint64_t before = std::max(share.guaranteed_bytes, used);
@@ -49,16 +49,17 @@ Status JudgeShare(const Change& change, const Changeable& tenant, const Share& s
   if (after <= before && !may_use_more) return {};
   if (const auto it = kept.find(gpu.uuid); it != kept.end()) {
     return Fail(Code::kConflict,
-                fmt::format("GPU {} is kept for {}, which waits in the queue", gpu.index, it->second),
+                fmt::format("GPU {} is kept for {}, which waits in the queue", gpu.index.Label(), it->second),
                 "try again when it has started");
   }
   if (after <= before) return {};
   const uint64_t more = after - before;
   if (gpu.Closed()) return tl::unexpected(gpu.closed_error);
   if (more > gpu.promisable_bytes) {
-    return Fail(Code::kConflict,
-                fmt::format("needs {} more on GPU {}, {}", FormatBytes(more), gpu.index, DescribeRoom(gpu)),
-                "ask for less, or try again when others have ended");
+    return Fail(
+        Code::kConflict,
+        fmt::format("needs {} more on GPU {}, {}", FormatBytes(more), gpu.index.Label(), DescribeRoom(gpu)),
+        "ask for less, or try again when others have ended");
   }
   return {};
 }

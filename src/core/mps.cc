@@ -49,10 +49,10 @@ uint64_t LimitOfProcess(uint64_t limit_bytes, unsigned processes) {
   return limit_bytes / std::max(processes, 1u);
 }
 
-std::optional<std::string> WhyNotMps(unsigned processes, const MpsSnapshot& gpu, unsigned index) {
-  if (!gpu.not_now.empty()) return fmt::format("GPU {}: {}", index, gpu.not_now);
+std::optional<std::string> WhyNotMps(unsigned processes, const MpsSnapshot& gpu, const gpu::Index& index) {
+  if (!gpu.not_now.empty()) return fmt::format("GPU {}: {}", index.Label(), gpu.not_now);
   if (gpu.clients + processes <= gpu.most_clients) return std::nullopt;
-  return fmt::format("GPU {} has {} of {} MPS clients, and this one needs {}", index, gpu.clients,
+  return fmt::format("GPU {} has {} of {} MPS clients, and this one needs {}", index.Label(), gpu.clients,
                      gpu.most_clients, processes);
 }
 

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "gpu/index.h"
 #include "gpu/uuid.h"
 
 namespace gpumux::core {
@@ -43,6 +44,6 @@ std::string MpsLimits(const std::vector<MpsLimit>& limits);
 uint64_t LimitOfProcess(uint64_t limit_bytes, unsigned processes);
 
 // Nullopt: `processes` further clients may start there.
-std::optional<std::string> WhyNotMps(unsigned processes, const MpsSnapshot& gpu, unsigned index);
+std::optional<std::string> WhyNotMps(unsigned processes, const MpsSnapshot& gpu, const gpu::Index& index);
 
 }  // namespace gpumux::core

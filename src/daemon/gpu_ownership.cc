@@ -109,22 +109,22 @@ void GreetClaimants(int socket, const std::string& api_path) {
   }
 }
 
-Error DescribeOwner(unsigned gpu_index, const GpuOwner& owner) {
+Error DescribeOwner(const gpu::Index& gpu_index, const GpuOwner& owner) {
   if (owner.uid == static_cast<uid_t>(-1)) {
     return {Code::kDenied,
-            fmt::format("GPU {} is managed by another gpumuxd that does not answer", gpu_index),
+            fmt::format("GPU {} is managed by another gpumuxd that does not answer", gpu_index.Label()),
             "ask an administrator for a daemon for the machine: systemctl enable --now gpumuxd"};
   }
   if (!owner.answers) {
     return {Code::kDenied,
             fmt::format(
                 "GPU {} still has tenants of an earlier gpumuxd of user {} (pid {}), which does not answer",
-                gpu_index, UserName(owner.uid), owner.pid),
+                gpu_index.Label(), UserName(owner.uid), owner.pid),
             "wait until they have ended, or stop them"};
   }
   return {Code::kDenied,
-          fmt::format("GPU {} is managed by the gpumuxd of user {} (pid {})", gpu_index, UserName(owner.uid),
-                      owner.pid),
+          fmt::format("GPU {} is managed by the gpumuxd of user {} (pid {})", gpu_index.Label(),
+                      UserName(owner.uid), owner.pid),
           "ask an administrator for a daemon for the machine: systemctl enable --now gpumuxd"};
 }
 

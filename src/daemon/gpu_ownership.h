@@ -8,6 +8,7 @@
 
 #include "base/result.h"
 #include "base/unique_fd.h"
+#include "gpu/index.h"
 #include "gpu/source.h"
 #include "gpu/uuid.h"
 
@@ -48,6 +49,6 @@ bool IsClaimOf(int socket, const std::string& name);
 void GreetClaimants(int socket, const std::string& api_path);
 
 // "GPU 0 is managed by the gpumuxd of user alice (pid 812)".
-Error DescribeOwner(unsigned gpu_index, const GpuOwner& owner);
+Error DescribeOwner(const gpu::Index& gpu_index, const GpuOwner& owner);
 
 }  // namespace gpumux::daemon

@@ -48,7 +48,7 @@ std::string DescribeGrant(const Tenant& tenant, const Machine& machine) {
     text += fmt::format("{} guaranteed{} on GPU {}, ",
                         share.guaranteed_bytes > 0 ? FormatBytes(share.guaranteed_bytes) : "nothing",
                         share.limit_bytes ? ", at most " + FormatBytes(*share.limit_bytes) : "",
-                        machine.gpus()[tenant.gpus[slot]]->device.index);
+                        machine.gpus()[tenant.gpus[slot]]->device.index.Label());
   }
   text += fmt::format("mode {}, after {:.1f} s", core::Name(tenant.mode), tenant.waited_seconds);
   if (!tenant.apart.empty()) text += "; apart from the MPS server, for " + tenant.apart;
@@ -235,7 +235,7 @@ void Leases::WatchTimeLimit(Tenant& tenant) {
   });
 }
 
-std::optional<unsigned> Leases::Promise(Tenant& tenant) {
+std::optional<std::string> Leases::Promise(Tenant& tenant) {
   for (size_t slot = 0; slot < tenant.gpus.size(); ++slot) {
     GpuState& gpu = *machine_.gpus()[tenant.gpus[slot]];
     const core::Share& share = tenant.shares[slot];
@@ -248,7 +248,7 @@ std::optional<unsigned> Leases::Promise(Tenant& tenant) {
       before.ledger.RemoveTenant(tenant.id);
       if (before.ledger.Tenants().empty()) before.mode.reset();
     }
-    return gpu.device.index;
+    return gpu.device.index.Label();
   }
   return std::nullopt;
 }

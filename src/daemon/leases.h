@@ -174,7 +174,7 @@ class Leases {
   void TakeOver(const std::string& id, const std::string& record);
   // Enters the tenant into the ledgers of all its GPUs, or of none: then the
   // index of the GPU that has no room.
-  std::optional<unsigned> Promise(Tenant& tenant);
+  std::optional<std::string> Promise(Tenant& tenant);
   // Pages for a tenant whose shares and GPUs are known.
   Status MakePages(Tenant& tenant);
   void WatchChild(Tenant& tenant, UniqueFd pidfd);

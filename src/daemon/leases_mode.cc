@@ -53,7 +53,7 @@ Status Leases::MayHaveMode(const Tenant& tenant, core::Mode mode, uid_t by) cons
 
 Status Leases::ChangeMode(size_t gpu_index, core::Mode mode, uid_t by) {
   const GpuState& gpu = *machine_.gpus()[gpu_index];
-  const unsigned index = gpu.device.index;
+  const std::string index = gpu.device.index.Label();
   if (!gpu.mode)
     return Fail(Code::kConflict,
                 fmt::format("GPU {} has no tenant, and no mode: the next one brings it", index),

@@ -137,7 +137,7 @@ Status Leases::EnterChange(const Tenant& tenant, const std::vector<core::Share>&
     if (enter(slot, tenant.shares[slot])) continue;
     for (size_t undo = 0; undo < slot; ++undo) enter(undo, before[undo]);
     return Fail(Code::kInternal, fmt::format("the ledger of GPU {} refused what was found to fit",
-                                             machine_.gpus()[tenant.gpus[slot]]->device.index));
+                                             machine_.gpus()[tenant.gpus[slot]]->device.index.Label()));
   }
   return {};
 }

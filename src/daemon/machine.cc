@@ -24,7 +24,7 @@ Error WhyLost(const gpu::Device& device, const Error& error) {
   // A library or GPU without the query will not come to have it.
   if (why.code == Code::kUnsupported) return why;
   if (why.code == Code::kNotFound) {
-    why.message = fmt::format("GPU {} ({}) is not among the GPUs that NVML shows now", device.index,
+    why.message = fmt::format("GPU {} ({}) is not among the GPUs that NVML shows now", device.index.Label(),
                               device.uuid.ToString());
   }
   why.code = Code::kUnavailable;
@@ -64,7 +64,8 @@ core::GpuSnapshot GpuState::Snapshot() const {
     snapshot.closed_error = *lost;
   } else if (!claim && !ledger.Tenants().empty()) {
     snapshot.closed_error = {
-        Code::kConflict, fmt::format("GPU {} is being taken over from an earlier gpumuxd", device.index), ""};
+        Code::kConflict,
+        fmt::format("GPU {} is being taken over from an earlier gpumuxd", device.index.Label()), ""};
     snapshot.opens_soon = true;
   } else if (!claim) {
     snapshot.closed_error = other_owner
@@ -121,14 +122,15 @@ bool Machine::Learn(GpuState& gpu) {
 }
 
 void Machine::NoteLost(const GpuState& gpu) {
-  events_.Note({.kind = EventKind::kGpuLost,
-                .text = fmt::format("GPU {}: {}; no new promises", gpu.device.index, gpu.lost->ToString()),
-                .gpus = {gpu.device.uuid}});
+  events_.Note(
+      {.kind = EventKind::kGpuLost,
+       .text = fmt::format("GPU {}: {}; no new promises", gpu.device.index.Label(), gpu.lost->ToString()),
+       .gpus = {gpu.device.uuid}});
 }
 
 void Machine::NoteBack(const GpuState& gpu) {
   events_.Note({.kind = EventKind::kGpuBack,
-                .text = fmt::format("GPU {} answers again", gpu.device.index),
+                .text = fmt::format("GPU {} answers again", gpu.device.index.Label()),
                 .gpus = {gpu.device.uuid}});
 }
 
@@ -168,7 +170,8 @@ bool Machine::TakeDevices() {
     }
     GpuState& gpu = *gpus_[*at];
     if (gpu.device.index != device.index)
-      LogInfo("GPU {} ({}) is GPU {} now", gpu.device.index, device.uuid.ToString(), device.index);
+      LogInfo("GPU {} ({}) is GPU {} now", gpu.device.index.Label(), device.uuid.ToString(),
+              device.index.Label());
     gpu.device = device;
     gpu.compute_mode = nvml_.Mode(device.uuid).value_or(gpu.compute_mode);
   }
@@ -185,7 +188,7 @@ void Machine::Claim(GpuState& gpu) {
   const bool ask_anew = gpu.claims++ % kAskEvery == 0;
   auto claim = ClaimGpu(OwnershipName(source_, gpu.device.uuid), ask_anew ? std::nullopt : gpu.other_owner);
   if (!claim) {
-    LogError("GPU {}: {}", gpu.device.index, claim.error().ToString());
+    LogError("GPU {}: {}", gpu.device.index.Label(), claim.error().ToString());
     return;
   }
   // A queue that is full says less than what is known.
@@ -212,7 +215,7 @@ void Machine::Own(GpuState& gpu, UniqueFd socket) {
   gpu.claim_watch =
       loop_.OnReadable(gpu.claim.get(), [this, &gpu] { GreetClaimants(gpu.claim.get(), api_path_); });
   events_.Note({.kind = EventKind::kGpuOwned,
-                .text = fmt::format("GPU {} ({}, {}) is ours", gpu.device.index, gpu.device.name,
+                .text = fmt::format("GPU {} ({}, {}) is ours", gpu.device.index.Label(), gpu.device.name,
                                     gpu.device.uuid.ToString()),
                 .gpus = {gpu.device.uuid}});
 }

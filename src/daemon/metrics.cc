@@ -39,7 +39,7 @@ uint64_t Natural(int64_t value) { return value > 0 ? static_cast<uint64_t>(value
 std::string Word(bool value) { return value ? "true" : "false"; }
 
 Labels GpuLabels(const gpu::Device& device) {
-  return {{"gpu", std::to_string(device.index)}, {"UUID", device.uuid.ToString()}};
+  return {{"gpu", std::to_string(device.index.gpu)}, {"UUID", device.uuid.ToString()}};
 }
 
 Labels With(Labels labels, std::string_view name, std::string_view value) {

@@ -263,7 +263,7 @@ void Monitor::FreezeAboveLimit(size_t gpu_index, GpuState& gpu) {
     if (frozen != tenant->frozen) {
       events_.Note(About(frozen ? EventKind::kAboveLimit : EventKind::kBelowLimit, *tenant,
                          frozen ? fmt::format("{} on GPU {} are above its limit: no further allocation",
-                                              FormatBytes(entry.used_bytes), gpu.device.index)
+                                              FormatBytes(entry.used_bytes), gpu.device.index.Label())
                                 : "below its limit again"));
     }
     // Not while those that a daemon took over have not come back yet.

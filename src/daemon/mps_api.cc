@@ -110,7 +110,7 @@ Status MpsApi::MayStart(const std::vector<gpu::Uuid>& gpus, bool exclusive) {
   const MpsDomain* serving = mps_.Serving(gpus);
   for (const gpu::Uuid& uuid : gpus) {
     const GpuState& gpu = *machine_.gpus()[*machine_.Find(uuid)];
-    const unsigned index = gpu.device.index;
+    const std::string index = gpu.device.index.Label();
     if (!gpu.claim)
       return Fail(Code::kConflict, fmt::format("GPU {} is another daemon's", index), "see gpumux status");
     if (gpu.mode && *gpu.mode != core::Mode::kMps)
@@ -263,7 +263,7 @@ std::string MpsApi::Body() const {
       places = std::max(places, snapshot.clients);
       most = snapshot.most_clients;
       gpus.push_back({{"uuid", uuid.ToString()},
-                      {"index", gpu.device.index},
+                      {"index", gpu.device.index.gpu},
                       {"exclusive_compute_mode", gpu.compute_mode == gpu::ComputeMode::kExclusiveProcess}});
     }
     for (const Tenant* tenant : mps_.TenantsOf(*domain))
@@ -302,7 +302,7 @@ std::string MpsApi::Names(const std::vector<gpu::Uuid>& gpus) const {
   for (const gpu::Uuid& gpu : gpus) {
     const auto at = machine_.Find(gpu);
     text += fmt::format("{}{}", text.empty() ? "GPU " : ", ",
-                        at ? std::to_string(machine_.gpus()[*at]->device.index) : gpu.ToString());
+                        at ? machine_.gpus()[*at]->device.index.Label() : gpu.ToString());
   }
   return text;
 }

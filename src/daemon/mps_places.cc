@@ -85,7 +85,7 @@ uint32_t MpsPlaces::Wait(const Tenant& tenant, Member::Gpu& on, bool queues, std
 uint32_t MpsPlaces::Ask(Tenant& tenant, Member& member, unsigned slot, uint32_t driver_error) {
   if (!tenant.ViaMps()) return GPUMUX_MPS_PLACE_YES;
   Member::Gpu& on = member.gpus[slot];
-  const unsigned index = machine_.gpus()[tenant.gpus[slot]]->device.index;
+  const std::string index = machine_.gpus()[tenant.gpus[slot]]->device.index.Label();
   if (driver_error != 0) {
     on.mps_place = false;
     if (driver_error == kServerNotReady)

@@ -361,7 +361,7 @@ std::string MpsService::WhyNotEnforced(const Tenant& tenant) const {
                                : 0;
       if (sms > 0 && words.mps_sms > sms)
         return fmt::format("pid {} may use {} multiprocessors of GPU {}, not {}", member.process.pid,
-                           words.mps_sms, gpu.device.index, sms);
+                           words.mps_sms, gpu.device.index.Label(), sms);
       const auto& limit = tenant.shares[slot].limit_bytes;
       if (limit && words.mps_free_bytes > core::LimitOfProcess(*limit, ask.processes) + kMiB)
         return fmt::format("the memory limit of MPS is not in force for pid {}", member.process.pid);

@@ -71,7 +71,7 @@ void NoteRefusal(Tenant& tenant, unsigned slot, core::ProcessKey process, uint64
   Refusal refusal;
   refusal.cause = cause;
   refusal.gpu = gpu.device.uuid;
-  refusal.gpu_index = gpu.device.index;
+  refusal.gpu_index = gpu.device.index.gpu;
   refusal.process = process;
   refusal.bytes = bytes;
   refusal.guaranteed_bytes = entry->guaranteed_bytes;

@@ -79,8 +79,9 @@ void NoteStrangers(GpuState& gpu, const std::map<pid_t, uint64_t>& found, EventL
     const bool same = found.contains(it->first) && (now ? now->start_time : it->second.process.start_time) ==
                                                        it->second.process.start_time;
     if (!same) {
-      events.Note(AboutStranger(EventKind::kStrangerGone, gpu, it->second,
-                                fmt::format("{} is off GPU {}", it->second.Describe(), gpu.device.index)));
+      events.Note(
+          AboutStranger(EventKind::kStrangerGone, gpu, it->second,
+                        fmt::format("{} is off GPU {}", it->second.Describe(), gpu.device.index.Label())));
     }
     it = same ? std::next(it) : gpu.strangers.erase(it);
   }
@@ -89,9 +90,10 @@ void NoteStrangers(GpuState& gpu, const std::map<pid_t, uint64_t>& found, EventL
     if (is_new) it->second = LookAt(pid);
     it->second.bytes = bytes;
     if (!is_new) continue;
-    events.Note(AboutStranger(EventKind::kStrangerSeen, gpu, it->second,
-                              fmt::format("{} is on GPU {} without a lease and holds {}",
-                                          it->second.Describe(), gpu.device.index, FormatBytes(bytes))));
+    events.Note(
+        AboutStranger(EventKind::kStrangerSeen, gpu, it->second,
+                      fmt::format("{} is on GPU {} without a lease and holds {}", it->second.Describe(),
+                                  gpu.device.index.Label(), FormatBytes(bytes))));
   }
 }
 
@@ -112,7 +114,7 @@ void WatchRisk(const GpuState& gpu, size_t gpu_index, Tenants& tenants, EventLog
       Event event =
           About(EventKind::kAtRisk, *tenant,
                 fmt::format("up to {} of its {} are not covered on GPU {}: {}", FormatBytes(risk.bytes),
-                            FormatBytes(entry.guaranteed_bytes), gpu.device.index, risk.why));
+                            FormatBytes(entry.guaranteed_bytes), gpu.device.index.Label(), risk.why));
       event.gpus = {gpu.device.uuid};
       events.Note(std::move(event));
       continue;
@@ -122,7 +124,7 @@ void WatchRisk(const GpuState& gpu, size_t gpu_index, Tenants& tenants, EventLog
     if (now - *risk.covered_since < kCalm) continue;
     risk = {};
     Event event = About(EventKind::kCovered, *tenant,
-                        fmt::format("its promise on GPU {} is covered again", gpu.device.index));
+                        fmt::format("its promise on GPU {} is covered again", gpu.device.index.Label()));
     event.gpus = {gpu.device.uuid};
     events.Note(std::move(event));
   }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "gpu/index.h"
 #include "gpu/locality.h"
 #include "gpu/source.h"
 #include "gpu/uuid.h"
@@ -18,11 +19,20 @@ namespace gpumux::gpu {
 
 class Mig;
 
+// What makes a device an instance of a partitioned GPU (MIG).
+struct InstanceOf {
+  Uuid gpu;
+  uint32_t gpu_instance = 0, compute_instance = 0;
+  std::string profile;          // "1g.18gb", "1c.3g.71gb"
+  std::optional<uint32_t> sms;  // what the driver does not tell is not guessed
+};
+
 struct Device {
   Uuid uuid;
-  unsigned index = 0;  // NVML's, which is nvidia-smi's; CUDA may order differently
+  Index index;  // NVML's, which is nvidia-smi's; CUDA may order differently
   std::string name;
-  std::string pci_bus_id;  // "00000000:18:00.0"
+  std::string pci_bus_id;                   // "00000000:18:00.0"
+  std::optional<InstanceOf> instance = {};  // nullopt: a GPU
 };
 
 enum class ComputeMode { kDefault, kProhibited, kExclusiveProcess, kUnknown };

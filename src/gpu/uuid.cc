@@ -4,7 +4,7 @@
 namespace gpumux::gpu {
 
 namespace {
-constexpr std::string_view kPrefix = "GPU-";
+constexpr std::string_view kGpu = "GPU-", kInstance = "MIG-";
 
 bool DashAfter(size_t byte) { return byte == 3 || byte == 5 || byte == 7 || byte == 9; }
 
@@ -18,7 +18,7 @@ int HexDigit(char c) {
 
 std::string Uuid::ToString() const {
   static constexpr char kDigits[] = "0123456789abcdef";
-  std::string text(kPrefix);
+  std::string text(instance ? kInstance : kGpu);
   for (size_t i = 0; i < bytes.size(); ++i) {
     text += kDigits[bytes[i] >> 4];
     text += kDigits[bytes[i] & 15];
@@ -28,9 +28,10 @@ std::string Uuid::ToString() const {
 }
 
 std::optional<Uuid> ParseUuid(std::string_view text) {
-  if (!text.starts_with(kPrefix) || text.size() != kPrefix.size() + 36) return std::nullopt;
-  text.remove_prefix(kPrefix.size());
   Uuid uuid;
+  uuid.instance = text.starts_with(kInstance);
+  if ((!uuid.instance && !text.starts_with(kGpu)) || text.size() != kGpu.size() + 36) return std::nullopt;
+  text.remove_prefix(kGpu.size());
   size_t at = 0;
   for (size_t i = 0; i < uuid.bytes.size(); ++i) {
     const int high = HexDigit(text[at]);

@@ -10,14 +10,16 @@
 
 namespace gpumux::gpu {
 
-// What a GPU is called everywhere in gpumux: ordinals change with
-// CUDA_VISIBLE_DEVICES and from boot to boot, the UUID does not.
+// What a GPU, or an instance of one that is partitioned (MIG), is called everywhere in
+// gpumux: ordinals change with CUDA_VISIBLE_DEVICES and from boot to boot, the UUID does not.
 struct Uuid {
-  std::array<uint8_t, 16> bytes{};  // as cuDeviceGetUuid returns it
+  std::array<uint8_t, 16> bytes{};  // as cuDeviceGetUuid_v2 returns it
+  bool instance = false;            // how it is written; no part of what it is
 
-  auto operator<=>(const Uuid&) const = default;
+  bool operator==(const Uuid& other) const { return bytes == other.bytes; }
+  auto operator<=>(const Uuid& other) const { return bytes <=> other.bytes; }
 
-  // "GPU-" and 36 characters, as NVML and nvidia-smi write it.
+  // "GPU-" or "MIG-" and 36 characters, as NVML and nvidia-smi write it.
   std::string ToString() const;
 };
 

@@ -27,7 +27,7 @@ Result<std::vector<Stranger>> EverybodyOf(const Environment& environment) {
     const auto processes = gpus.nvml->Processes(device.uuid);
     if (!processes) continue;
     for (const gpu::ProcessUse& process : *processes)
-      all.push_back({process.pid, device.index, process.used_bytes});
+      all.push_back({process.pid, device.index.gpu, process.used_bytes});
   }
   return all;
 }

@@ -25,7 +25,7 @@ Verdict Answers(const Environment& environment) {
   for (const gpu::Device& device : devices) {
     const auto memory = gpus.nvml->Memory(device.uuid);
     if (!memory && memory.error().code != Code::kUnsupported)
-      return Bad(fmt::format("GPU {}: {}", device.index, Plain(memory.error().message, 200)),
+      return Bad(fmt::format("GPU {}: {}", device.index.Label(), Plain(memory.error().message, 200)),
                  "sudo dmesg | grep NVRM; a GPU that is lost needs a reset or a reboot");
   }
   // The kernel module keeps a folder for each GPU that it drives, also for one that NVML cannot open.
@@ -42,14 +42,15 @@ Verdict Modes(const Environment& environment) {
   for (const gpu::Device& device : gpus.nvml->Devices()) {
     const auto mode = gpus.nvml->Mode(device.uuid);
     if (!mode) continue;
-    const std::string fix = fmt::format("sudo nvidia-smi -i {} -c DEFAULT", device.index);
+    const std::string fix = fmt::format("sudo nvidia-smi -i {} -c DEFAULT", device.index.Label());
     if (*mode == gpu::ComputeMode::kProhibited)
-      return Bad(fmt::format("GPU {} is in compute mode PROHIBITED: no program can use it", device.index),
-                 fix);
+      return Bad(
+          fmt::format("GPU {} is in compute mode PROHIBITED: no program can use it", device.index.Label()),
+          fix);
     if (*mode == gpu::ComputeMode::kExclusiveProcess)
       return Bad(fmt::format("GPU {} is in compute mode EXCLUSIVE_PROCESS: a second process gets "
                              "CUDA_ERROR_DEVICE_UNAVAILABLE, so nothing can be shared",
-                             device.index),
+                             device.index.Label()),
                  fix);
   }
   return Ok("DEFAULT: several processes may use a GPU");
@@ -60,11 +61,12 @@ Verdict Mig(const Environment& environment) {
   if (!gpus.nvml) return Skip(kNoNvml);
   for (const gpu::Device& device : gpus.nvml->Devices()) {
     const auto mig = gpus.nvml->MigEnabled(device.uuid);
-    if (!mig) return CannotTell(fmt::format("GPU {}: {}", device.index, Plain(mig.error().message, 200)));
+    if (!mig)
+      return CannotTell(fmt::format("GPU {}: {}", device.index.Label(), Plain(mig.error().message, 200)));
     if (*mig)
-      return Bad(
-          fmt::format("MIG is enabled on GPU {}: its instances are not shared by this version", device.index),
-          fmt::format("sudo nvidia-smi -i {} -mig 0", device.index));
+      return Bad(fmt::format("MIG is enabled on GPU {}: its instances are not shared by this version",
+                             device.index.Label()),
+                 fmt::format("sudo nvidia-smi -i {} -mig 0", device.index.Label()));
   }
   return Ok("off");
 }
@@ -78,10 +80,10 @@ Verdict Persistence(const Environment& environment) {
     if (!on) return Skip(Plain(on.error().message, 200));
     // Not worth a warning: a running daemon keeps the driver loaded as well.
     if (!*on)
-      return {
-          Status::kOk,
-          fmt::format("off on GPU {}: the first program after a pause starts seconds later", device.index),
-          fmt::format("sudo nvidia-smi -i {} -pm 1", device.index)};
+      return {Status::kOk,
+              fmt::format("off on GPU {}: the first program after a pause starts seconds later",
+                          device.index.Label()),
+              fmt::format("sudo nvidia-smi -i {} -pm 1", device.index.Label())};
   }
   return Ok("on");
 }
