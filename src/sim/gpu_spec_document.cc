@@ -91,7 +91,8 @@ Result<int> CudaVersion(const json& value) {
 }
 
 Status AddGpus(const json& object, const std::string& where, Machine* machine) {
-  if (auto status = OnlyKeys(object, where, {"model", "count", "name", "memory", "reserved", "sms", "uuid"});
+  if (auto status =
+          OnlyKeys(object, where, {"model", "count", "name", "memory", "reserved", "sms", "uuid", "mig"});
       !status) {
     return status;
   }
@@ -133,6 +134,11 @@ Status AddGpus(const json& object, const std::string& where, Machine* machine) {
   }
   if (object.contains("memory") || object.contains("reserved") || object.contains("sms")) {
     gpu.spec = SpecOf(total, reserved, gpu.model.sms, gpu.model.threads_per_sm, gpu.model.blocks_per_sm);
+  }
+  if (object.contains("mig")) {
+    if (!object["mig"].is_boolean()) return Wrong(where + ": mig", "is neither true nor false");
+    gpu.mig = object["mig"].get<bool>();
+    if (gpu.mig && !gpu.model.mig) return Wrong(where + ": mig", "is true, and the model has no MIG");
   }
   if (object.contains("uuid")) {
     if (object["uuid"].is_string()) gpu.uuid = ParseUuid(object["uuid"].get_ref<const std::string&>());

@@ -21,6 +21,7 @@ struct GpuInstance {
   std::string name;    // without the mark of a simulation
   GpuSpec spec;
   std::optional<std::array<unsigned char, 16>> uuid;
+  bool mig = false;  // MIG is enabled when the machine starts
 };
 
 struct Machine {

@@ -18,8 +18,11 @@
 namespace gpumux::softgpu {
 
 inline constexpr uint32_t kMagic = 0x47505553;
-inline constexpr uint32_t kVersion = 4;
+inline constexpr uint32_t kVersion = 5;
 inline constexpr uint32_t kMaxGpus = 64;
+// Requests name a compute instance as they name a GPU: by a number, from here on, that is never used
+// again. Below: GPUs, by bus.
+inline constexpr uint32_t kFirstPlace = 1 << 16;
 inline constexpr char kSocketName[] = "gpu.sock";
 inline constexpr char kStartLockName[] = "start.lock";
 inline constexpr char kServerLockName[] = "server.lock";
@@ -75,6 +78,20 @@ enum class Op : uint32_t {
   kMpsClients,      // key: the MPS server -> an MpsClientList
   kMpsTerminate,    // key: the MPS server, amount: pid of a client
   kMpsEvent,        // server -> kMpsWatch: an MpsEvent
+  // MIG. All but kMigOpen of kNvml; where rights are wanted, with a descriptor of a capability file
+  // (server_mig.cc). Answers kFailed have NVML's code.
+  kMigState,           // -> a MigState
+  kMigProfiles,        // -> a MigProfileList
+  kMigRights,          // -> values: kMigMayConfigure | kMigMayLook
+  kMigSetMode,         // amount: 0, 1 -> values: what became of it, as NVML's code
+  kMigRoom,            // amount: profile -> values: how many more
+  kMigCreate,          // amount: profile, key: start + 1, or 0: any -> values: its number
+  kMigDestroy,         // key: number
+  kMigComputeRoom,     // key: number of the GPU instance, amount: profile -> values: how many more
+  kMigCreateCompute,   // the same, amount: profile | (start + 1) << 32 -> values: its place
+  kMigDestroyCompute,  // key: place
+  kMigReset,           // any role, of root or the server's user: the GPU; amount 1: the driver's unloading
+  kMigOpen,            // kCuda, before its first context there: gpu: a place
 };
 
 enum class Answer : uint32_t {
@@ -118,7 +135,10 @@ struct ProcessEntry {
   uint32_t pid = 0;       // in the server's pid namespace
   uint32_t busy_ppm = 0;  // of the last second
   uint64_t own_bytes = 0;
-  uint64_t mps_client = 0;  // 1: it is one
+  uint32_t mps_client = 0;  // 1: it is one
+  uint32_t gpu_instance = ~0U;
+  uint32_t compute_instance = ~0U;
+  uint32_t pad = 0;
 };
 inline constexpr uint32_t kMaxListed = 2048;
 struct ProcessList {
@@ -131,8 +151,8 @@ struct ProcessList {
 struct Description {
   Answer answer = Answer::kOk;
   uint32_t pad = 0;
-  char name[96] = {};  // with the mark of a simulation
-  unsigned char uuid[16] = {};
+  char name[96] = {};           // with the mark of a simulation
+  unsigned char uuid[16] = {};  // of a GPU, or of a MIG device
   char driver_version[24] = {};
   int32_t cuda_version = 0;
   uint32_t pci_device = 0;  // 16 bits; 0: none
@@ -150,10 +170,76 @@ struct Description {
   uint32_t flags = 0;
   uint64_t total = 0;   // NVML's
   uint64_t usable = 0;  // what a program can use
+  // Of a compute instance.
+  uint32_t parent = 0;  // the GPU; of a GPU itself
+  uint32_t gpu_instance = ~0U;
+  uint32_t compute_instance = ~0U;
+  uint32_t pad2 = 0;
 };
 inline constexpr uint32_t kFlagMig = 1;  // can be partitioned
 inline constexpr uint32_t kFlagEcc = 2;
 inline constexpr uint32_t kFlagUnified = 4;  // no memory of its own
+
+// What GPU instances there can be.
+inline constexpr uint32_t kMaxMigProfiles = 24;
+inline constexpr uint32_t kMigComputeProfiles = 5;
+struct MigComputeEntry {
+  uint32_t slices = 0;  // 0: there is none
+  uint32_t sms = 0;
+  uint32_t count = 0;  // at most
+};
+struct MigProfileEntry {
+  char name[32] = {};  // "3g.71gb"
+  uint32_t id = 0;
+  uint32_t nvml_profile = 0;
+  uint32_t compute_slices = 0;
+  uint32_t memory_slices = 0;
+  uint32_t max_instances = 0;
+  uint32_t attribute = 0;  // gpu::MigAttribute
+  uint32_t sms = 0;
+  uint32_t memory_mib = 0;
+  uint32_t copy = 0, nvdec = 0, nvenc = 0, jpeg = 0, ofa = 0;
+  uint32_t start_count = 0;
+  uint8_t starts[16] = {};                            // memory slices
+  MigComputeEntry compute[kMigComputeProfiles] = {};  // by the id of the profile
+};
+struct MigProfileList {
+  Answer answer = Answer::kOk;
+  uint32_t count = 0;
+  MigProfileEntry entries[kMaxMigProfiles];
+};
+
+struct MigInstanceEntry {
+  uint32_t number = 0;
+  uint32_t id = 0;
+  uint32_t profile = 0;
+  uint32_t start = 0;
+};
+struct MigComputeInstanceEntry {
+  uint32_t place = 0;
+  uint32_t id = 0;
+  uint32_t instance = 0;  // number of its GPU instance
+  uint32_t profile = 0;
+  uint32_t start = 0;
+  uint32_t index = 0;  // among the GPU's MIG devices
+};
+inline constexpr uint32_t kMaxMigInstances = 16;
+struct MigState {
+  Answer answer = Answer::kOk;
+  uint32_t capable = 0;
+  uint32_t enabled = 0;
+  uint32_t pending = 0;
+  uint32_t max_devices = 0;
+  uint32_t instance_count = 0;
+  uint32_t compute_count = 0;
+  MigInstanceEntry instances[kMaxMigInstances];
+  MigComputeInstanceEntry computes[kMaxMigInstances];
+};
+inline constexpr uint64_t kMigMayConfigure = 1;
+inline constexpr uint64_t kMigMayLook = 2;
+// Whoever can read such a file under the directory may do what root may.
+inline constexpr char kMigConfigFile[] = "dev/nvidia-caps/nvidia-cap1";
+inline constexpr char kMigMonitorFile[] = "dev/nvidia-caps/nvidia-cap2";
 
 struct Launch {
   Op op = Op::kLaunch;
@@ -208,7 +294,7 @@ struct Completion {
 
 static_assert(sizeof(Hello) == 24 && sizeof(HelloReply) == 24);
 static_assert(sizeof(Request) == 24 && sizeof(Reply) == 40);
-static_assert(sizeof(Description) == 216);
+static_assert(sizeof(Description) == 232 && sizeof(ProcessEntry) == 32);
 static_assert(sizeof(Launch) == 48 && sizeof(Completion) == 32 && sizeof(MpsEvent) == 16);
 
 }  // namespace gpumux::softgpu

@@ -205,22 +205,53 @@ bool Connection::MpsClients(uint64_t mps_server, MpsClientList* list) {
          n == kHead + static_cast<ssize_t>(list->count * sizeof(MpsClientEntry));
 }
 
+bool Connection::DescribeLocked(uint32_t place, Description* description) {
+  Request request;
+  request.op = Op::kDescribe;
+  request.gpu = place;
+  if (!Usable() || !SendAll(fd_, &request, sizeof(request)) ||
+      Receive(fd_, description, sizeof(*description)) != sizeof(*description) ||
+      description->answer != Answer::kOk)
+    return false;
+  description->name[sizeof(description->name) - 1] = 0;
+  description->driver_version[sizeof(description->driver_version) - 1] = 0;
+  return true;
+}
+
+bool Connection::Describe(uint32_t place, Description* description) {
+  std::lock_guard lock(mutex_);
+  return DescribeLocked(place, description);
+}
+
 bool Connection::Describe(std::vector<Description>* gpus) {
   std::lock_guard lock(mutex_);
   gpus->clear();
   for (uint32_t i = 0; i < hello_.gpus; ++i) {
-    Request request;
-    request.op = Op::kDescribe;
-    request.gpu = i;
     Description gpu;
-    if (!Usable() || !SendAll(fd_, &request, sizeof(request)) ||
-        Receive(fd_, &gpu, sizeof(gpu)) != sizeof(gpu) || gpu.answer != Answer::kOk) {
-      return false;
-    }
-    gpu.name[sizeof(gpu.name) - 1] = gpu.driver_version[sizeof(gpu.driver_version) - 1] = 0;
+    if (!DescribeLocked(i, &gpu)) return false;
     gpus->push_back(gpu);
   }
   return true;
+}
+
+template <typename Message>
+bool Connection::Ask(Op op, uint32_t gpu, Message* message) {
+  std::lock_guard lock(mutex_);
+  if (!Usable()) return false;
+  Request request;
+  request.op = op;
+  request.gpu = gpu;
+  return SendAll(fd_, &request, sizeof(request)) &&
+         Receive(fd_, message, sizeof(*message)) == sizeof(*message) && message->answer == Answer::kOk;
+}
+
+bool Connection::Mig(uint32_t gpu, MigState* state) {
+  return Ask(Op::kMigState, gpu, state) && state->instance_count <= kMaxMigInstances &&
+         state->compute_count <= kMaxMigInstances;
+}
+
+bool Connection::MigProfiles(uint32_t gpu, MigProfileList* list) {
+  return Ask(Op::kMigProfiles, gpu, list) && list->count <= kMaxMigProfiles;
 }
 
 }  // namespace gpumux::softgpu

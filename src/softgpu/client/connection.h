@@ -54,11 +54,19 @@ class Connection {
   bool MpsClients(uint64_t mps_server, MpsClientList* list);
   // Each GPU of the server, whole or not at all.
   bool Describe(std::vector<Description>* gpus);
+  // One GPU, or compute instance by its place; false when there is none (any more).
+  bool Describe(uint32_t place, Description* description);
+  bool Mig(uint32_t gpu, MigState* state);
+  bool MigProfiles(uint32_t gpu, MigProfileList* list);
 
   void Close();
 
  private:
   int OpenSecond(Role role);
+  // With the lock held.
+  bool DescribeLocked(uint32_t place, Description* description);
+  template <typename Message>
+  bool Ask(Op op, uint32_t gpu, Message* message);
 
   std::mutex mutex_;
   int fd_ = -1;

@@ -40,15 +40,16 @@ GPUMUX_CU cuDeviceGetName(char* name, int length, CUdevice ordinal) {
 }
 
 namespace {
-CUresult Uuid(CUuuid* out, CUdevice ordinal) {
+CUresult Uuid(CUuuid* out, CUdevice ordinal, GpuUuid Device::* which) {
   REQUIRE_DEVICE(device, ordinal);
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  memcpy(out->bytes, device->uuid.bytes, sizeof(out->bytes));
+  memcpy(out->bytes, (device->*which).bytes, sizeof(out->bytes));
   return CUDA_SUCCESS;
 }
 }  // namespace
-GPUMUX_CU cuDeviceGetUuid(CUuuid* out, CUdevice device) { return Uuid(out, device); }
-GPUMUX_CU cuDeviceGetUuid_v2(CUuuid* out, CUdevice device) { return Uuid(out, device); }
+// The second version tells MIG devices apart.
+GPUMUX_CU cuDeviceGetUuid(CUuuid* out, CUdevice device) { return Uuid(out, device, &Device::gpu_uuid); }
+GPUMUX_CU cuDeviceGetUuid_v2(CUuuid* out, CUdevice device) { return Uuid(out, device, &Device::uuid); }
 
 GPUMUX_CU cuDeviceTotalMem_v2(size_t* bytes, CUdevice ordinal) {
   REQUIRE_DEVICE(device, ordinal);
@@ -71,7 +72,7 @@ GPUMUX_CU cuDeviceGetAttribute(int* value, int attribute, CUdevice ordinal) {
     *value = *mode;
     return CUDA_SUCCESS;
   }
-  const auto found = DeviceAttribute(attribute, device->gpu, device->description);
+  const auto found = DeviceAttribute(attribute, device->description);
   if (!found) return CUDA_ERROR_INVALID_VALUE;
   *value = *found;
   return CUDA_SUCCESS;
@@ -88,7 +89,7 @@ GPUMUX_CU cuDeviceComputeCapability(int* major, int* minor, CUdevice ordinal) {
 GPUMUX_CU cuDeviceGetPCIBusId(char* out, int length, CUdevice ordinal) {
   REQUIRE_DEVICE(device, ordinal);
   if (out == nullptr || length <= 0) return CUDA_ERROR_INVALID_VALUE;
-  snprintf(out, static_cast<size_t>(length), "%04X:%02X:00.0", 0, PciBus(device->gpu));
+  snprintf(out, static_cast<size_t>(length), "%04X:%02X:00.0", 0, PciBus(device->description.parent));
   return CUDA_SUCCESS;
 }
 
@@ -101,7 +102,7 @@ GPUMUX_CU cuDeviceGetByPCIBusId(CUdevice* out, const char* text) {
     if (sscanf(text, "%x:%x.%x", &bus, &slot, &function) < 2) return CUDA_ERROR_INVALID_VALUE;
   }
   for (const auto& device : Driver::Get().devices()) {
-    if (domain == 0 && slot == 0 && bus == PciBus(device->gpu)) {
+    if (domain == 0 && slot == 0 && bus == PciBus(device->description.parent)) {
       *out = device->ordinal;
       return CUDA_SUCCESS;
     }
@@ -123,7 +124,7 @@ GPUMUX_CU cuDeviceGetProperties(int* properties, CUdevice ordinal) {
   if (properties == nullptr) return CUDA_ERROR_INVALID_VALUE;
   constexpr int kFields[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14};
   for (size_t i = 0; i < std::size(kFields); ++i)
-    properties[i] = *DeviceAttribute(kFields[i], device->gpu, device->description);
+    properties[i] = *DeviceAttribute(kFields[i], device->description);
   return CUDA_SUCCESS;
 }
 

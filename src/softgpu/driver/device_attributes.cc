@@ -164,7 +164,7 @@ static_assert(std::size(kValues) == 147);
 
 }  // namespace
 
-std::optional<int> DeviceAttribute(int attribute, uint32_t gpu, const Description& d) {
+std::optional<int> DeviceAttribute(int attribute, const Description& d) {
   if (attribute < 1 || attribute > static_cast<int>(std::size(kValues))) return std::nullopt;
   const int l2 = static_cast<int>(d.l2_kib) * 1024;
   // A block may have all of an SM's shared memory but 1 KiB; Turing's may have all.
@@ -180,7 +180,7 @@ std::optional<int> DeviceAttribute(int attribute, uint32_t gpu, const Descriptio
     case 32:
       return (d.flags & kFlagEcc) != 0 ? 1 : 0;
     case 33:
-      return static_cast<int>(PciBus(gpu));
+      return static_cast<int>(PciBus(d.parent));
     case 36:
       return d.memory_clock_mhz * 1000;
     case 37:

@@ -10,6 +10,6 @@ namespace gpumux::softgpu {
 
 // The value of a CUdevice_attribute, by number; nothing for a number that the
 // driver of CUDA 13.0 does not know.
-std::optional<int> DeviceAttribute(int attribute, uint32_t gpu, const Description& description);
+std::optional<int> DeviceAttribute(int attribute, const Description& description);
 
 }  // namespace gpumux::softgpu

@@ -6,12 +6,13 @@
 
 #include <atomic>
 #include <cstdlib>
-#include <numeric>
+#include <string>
 
 #include "softgpu/driver/driver_version.h"
 #include "softgpu/driver/error_codes.h"
 #include "softgpu/driver/mps.h"
 #include "softgpu/driver/visible_devices.h"
+#include "softgpu/names.h"
 
 namespace gpumux::softgpu {
 
@@ -60,21 +61,61 @@ CUresult Driver::Init() {
   return CUDA_SUCCESS;
 }
 
+namespace {
+std::optional<std::string_view> Variable(const char* name) {
+  const char* value = getenv(name);
+  return value != nullptr ? std::optional<std::string_view>(value) : std::nullopt;
+}
+}  // namespace
+
+std::vector<uint32_t> Driver::Seen(const std::vector<Description>& gpus) {
+  std::vector<VisibleGpu> all;
+  std::vector<bool> mig;
+  std::vector<VisibleInstance> instances;
+  std::vector<uint32_t> places;
+  for (uint32_t gpu = 0; gpu < gpus.size(); ++gpu) {
+    all.push_back({UuidOf(gpus[gpu].uuid).text, gpus[gpu].sms});
+    MigState state;
+    mig.push_back((gpus[gpu].flags & kFlagMig) != 0 && connection_.Mig(gpu, &state) && state.enabled != 0);
+    for (uint32_t i = 0; mig.back() && i < state.compute_count; ++i) {
+      Description d;
+      if (!connection_.Describe(state.computes[i].place, &d)) continue;
+      instances.push_back({.gpu = gpu,
+                           .gpu_instance = d.gpu_instance,
+                           .uuid = MigUuidOf(d.uuid).text,
+                           .old_name = "MIG-" + all.back().uuid + "/" + std::to_string(d.gpu_instance) + "/" +
+                                       std::to_string(d.compute_instance)});
+      if (DriverBranch(d.driver_version) < kMigUuidBranch) instances.back().uuid = instances.back().old_name;
+      places.push_back(state.computes[i].place);
+    }
+  }
+  const bool several = DriverBranch(gpus.front().driver_version) >= kSeveralMigDevicesBranch;
+  std::vector<uint32_t> seen;
+  for (const VisibleDevice& device : VisibleDevicesWithMig(
+           Variable("CUDA_VISIBLE_DEVICES"), Variable("CUDA_DEVICE_ORDER"), all, mig, instances, several))
+    seen.push_back(device.is_instance ? places[device.index] : device.index);
+  return seen;
+}
+
+// Null: an instance that has gone since it was seen.
+std::unique_ptr<Device> Driver::MakeDevice(uint32_t place, const std::vector<Description>& gpus) {
+  auto device = std::make_unique<Device>();
+  device->gpu = place;
+  if (place < gpus.size()) {
+    device->description = gpus[place];
+    device->uuid = device->gpu_uuid = UuidOf(gpus[place].uuid);
+    return device;
+  }
+  const auto opened = connection_.Call(Op::kMigOpen, place);
+  if (!opened || opened->answer != Answer::kOk || !connection_.Describe(place, &device->description) ||
+      device->description.parent >= gpus.size())
+    return nullptr;
+  device->uuid = MigUuidOf(device->description.uuid);
+  device->gpu_uuid = UuidOf(gpus[device->description.parent].uuid);
+  return device;
+}
+
 CUresult Driver::MakeDevices(const std::vector<Description>& gpus) {
-  const auto variable = [](const char* name) {
-    const char* value = getenv(name);
-    return value != nullptr ? std::optional<std::string_view>(value) : std::nullopt;
-  };
-  const auto visible = [&](const std::vector<uint32_t>& of, std::optional<std::string_view> order) {
-    std::vector<VisibleGpu> all;
-    for (uint32_t gpu : of) all.push_back({UuidOf(gpus[gpu].uuid).text, gpus[gpu].sms});
-    std::vector<uint32_t> found;
-    for (uint32_t index : VisibleDevices(variable("CUDA_VISIBLE_DEVICES"), order, all))
-      found.push_back(of[index]);
-    return found;
-  };
-  std::vector<uint32_t> every(gpus.size());
-  std::iota(every.begin(), every.end(), 0);
   const MpsServerOffer offer = AskForMps(connection_);
   struct Closer {
     int fd;
@@ -83,16 +124,21 @@ CUresult Driver::MakeDevices(const std::vector<Description>& gpus) {
     }
   } closer{offer.socket};
   if (offer.error != CUDA_SUCCESS) return offer.error;
-  // The MPS server's GPUs are all there are to its client, in the server's order.
-  const std::vector<uint32_t> seen =
-      offer.server != 0 ? visible(offer.gpus, "PCI_BUS_ID") : visible(every, variable("CUDA_DEVICE_ORDER"));
+  std::vector<uint32_t> seen;
+  if (offer.server != 0) {
+    // The MPS server's GPUs are all there are to its client, in the server's order.
+    std::vector<VisibleGpu> all;
+    for (uint32_t gpu : offer.gpus) all.push_back({UuidOf(gpus[gpu].uuid).text, gpus[gpu].sms});
+    for (uint32_t index : VisibleDevices(Variable("CUDA_VISIBLE_DEVICES"), "PCI_BUS_ID", all))
+      seen.push_back(offer.gpus[index]);
+  } else {
+    seen = Seen(gpus);
+  }
   std::vector<std::unique_ptr<Device>> devices;
-  for (uint32_t gpu : seen) {
-    auto device = std::make_unique<Device>();
+  for (uint32_t place : seen) {
+    auto device = MakeDevice(place, gpus);
+    if (device == nullptr) continue;
     device->ordinal = static_cast<CUdevice>(devices.size());
-    device->gpu = gpu;
-    device->description = gpus[gpu];
-    device->uuid = UuidOf(gpus[gpu].uuid);
     devices.push_back(std::move(device));
   }
   if (devices.empty()) return CUDA_ERROR_NO_DEVICE;

@@ -20,8 +20,9 @@ struct Pool;
 // CUDA_DEVICE_ORDER and CUDA_VISIBLE_DEVICES.
 struct Device {
   cuda::CUdevice ordinal = 0;
-  uint32_t gpu = 0;  // the server's number
-  GpuUuid uuid;
+  uint32_t gpu = 0;  // the server's number: a GPU, or a compute instance
+  GpuUuid uuid;      // of a MIG device its own
+  GpuUuid gpu_uuid;
   Description description;
   Context* primary = nullptr;  // one object for life, active or not
   unsigned primary_count = 0;
@@ -65,6 +66,9 @@ class Driver {
 
  private:
   cuda::CUresult MakeDevices(const std::vector<Description>& gpus);
+  // What is to be seen outside MPS, as the server numbers it.
+  std::vector<uint32_t> Seen(const std::vector<Description>& gpus);
+  std::unique_ptr<Device> MakeDevice(uint32_t place, const std::vector<Description>& gpus);
   int OpenNode(uint32_t gpu);
 
   std::mutex init_mutex_;

@@ -265,8 +265,8 @@ GPUMUX_CU cuFuncSetAttribute(CUfunction handle, int attribute, int value) {
   REQUIRE_FUNCTION(function, handle);
   if (attribute == kMaxDynamicShared) {
     // With what the kernel declares, no more than a block may have.
-    const int most = *DeviceAttribute(97, context->device->gpu, context->device->description) -
-                     static_cast<int>(function->kernel->shared_bytes);
+    const int most =
+        *DeviceAttribute(97, context->device->description) - static_cast<int>(function->kernel->shared_bytes);
     if (value < 0 || value > most) return CUDA_ERROR_INVALID_VALUE;
     function->max_dynamic_shared = value;
     return CUDA_SUCCESS;

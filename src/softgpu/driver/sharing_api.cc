@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Memory and events between processes.
+#include <unistd.h>
+
 #include <cstring>
 
 #include "softgpu/driver/api.h"
@@ -83,8 +85,15 @@ GPUMUX_CU cuIpcOpenEventHandle(CUevent* out, Bytes64 handle) {
   if (out == nullptr || token.magic != kIpcEvent) return CUDA_ERROR_INVALID_VALUE;
   if (token.client == Driver::Get().client()) return CUDA_ERROR_INVALID_CONTEXT;
   int file = -1;
-  if (!Driver::Get().AskShare(Op::kAttach, nullptr, 0, token.key, -1, &file) || file < 0)
-    return CUDA_ERROR_INVALID_VALUE;
+  const auto attached = Driver::Get().AskShare(Op::kAttach, nullptr, 0, token.key, -1, &file);
+  if (!attached || file < 0) return CUDA_ERROR_INVALID_VALUE;
+  // Nothing is shared between GPU instances.
+  const uint64_t of = attached->values[2];
+  if (of >= kFirstPlace && Driver::Get().FindDeviceOfGpu(of) == nullptr) {
+    close(file);
+    Driver::Get().AskShare(Op::kDetach, nullptr, 0, token.key);
+    return CUDA_ERROR_MAP_FAILED;
+  }
   auto shared = SharedEvent::Open(file, token.key);
   if (shared == nullptr) {
     Driver::Get().AskShare(Op::kDetach, nullptr, 0, token.key);

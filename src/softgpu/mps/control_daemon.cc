@@ -194,7 +194,6 @@ void ControlDaemon::Accept() {
 }
 
 void ControlDaemon::OnPeer(Peer& peer) {
-  Hang();
   char buffer[sizeof(ControlRequest) + kMaxCommand];
   const ssize_t n = recv(peer.fd, buffer, sizeof(buffer), MSG_DONTWAIT | MSG_TRUNC);
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
@@ -205,6 +204,7 @@ void ControlDaemon::OnPeer(Peer& peer) {
     peer.gone = true;
     return;
   }
+  Hang();  // with something to answer: who hangs up keeps nobody waiting
   memcpy(&request, buffer, sizeof(request));
   if (request.magic != kControlMagic || request.version != kControlVersion) {
     peer.gone = true;

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "softgpu/names.h"
+#include "softgpu/nvml/mig.h"
 #include "softgpu/nvml/state.h"
 
 namespace gpumux::nvml {
@@ -83,6 +84,7 @@ GPUMUX_NVML nvmlDeviceGetHandleByIndex(unsigned index, nvmlDevice_t* out) {
 }
 GPUMUX_NVML nvmlDeviceGetHandleByUUID(const char* uuid, nvmlDevice_t* out) {
   if (uuid == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+  if (strncmp(uuid, "MIG-", 4) == 0) return FindMigDevice(uuid, out);
   return Lookup(out, NVML_ERROR_NOT_FOUND, [=](const Device& d) { return d.uuid == uuid; });
 }
 // No board here has a serial number.
@@ -105,15 +107,17 @@ GPUMUX_NVML nvmlDeviceGetHandleByPciBusId(const char* text, nvmlDevice_t* out) {
 }
 
 GPUMUX_NVML nvmlDeviceGetName(nvmlDevice_t handle, char* out, unsigned length) {
-  GPUMUX_NVML_DEVICE(device, handle, out);
+  GPUMUX_NVML_ANY_DEVICE(device, handle, out);
   return CopyText(device->description.name, out, length);
 }
 GPUMUX_NVML nvmlDeviceGetUUID(nvmlDevice_t handle, char* out, unsigned length) {
-  GPUMUX_NVML_DEVICE(device, handle, out);
+  GPUMUX_NVML_ANY_DEVICE(device, handle, out);
   return CopyText(device->uuid, out, length);
 }
 GPUMUX_NVML nvmlDeviceGetIndex(nvmlDevice_t handle, unsigned* index) {
-  return Number(handle, index, [](const Device& d) { return d.number; });
+  GPUMUX_NVML_ANY_DEVICE(device, handle, index);
+  *index = device->number;
+  return NVML_SUCCESS;
 }
 GPUMUX_NVML nvmlDeviceGetMinorNumber(nvmlDevice_t handle, unsigned* minor) {
   return Number(handle, minor, [](const Device& d) { return d.index; });
@@ -175,6 +179,7 @@ GPUMUX_NVML nvmlDeviceGetBrand(nvmlDevice_t handle, unsigned* brand) {
   });
 }
 GPUMUX_NVML nvmlDeviceGetNumGpuCores(nvmlDevice_t handle, unsigned* cores) {
+  if (MigOn(handle)) return NVML_ERROR_NOT_SUPPORTED;
   return Number(handle, cores, [](const Device& d) {
     const int cc = d.description.major * 10 + d.description.minor;
     return static_cast<unsigned>(d.description.sms) * (cc <= 80 ? 64 : 128);
@@ -209,24 +214,6 @@ GPUMUX_NVML nvmlDeviceGetEccMode(nvmlDevice_t handle, unsigned* current, unsigne
   return NVML_SUCCESS;
 }
 
-// Partitions: parts that could have them have them switched off.
-GPUMUX_NVML nvmlDeviceGetMigMode(nvmlDevice_t handle, unsigned* current, unsigned* pending) {
-  GPUMUX_NVML_DEVICE(device, handle, current, pending);
-  if ((device->description.flags & softgpu::kFlagMig) == 0) return NVML_ERROR_NOT_SUPPORTED;
-  *current = *pending = 0;
-  return NVML_SUCCESS;
-}
-GPUMUX_NVML nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t handle, unsigned* count) {
-  return Number(handle, count, [](const Device&) { return 0u; });
-}
-GPUMUX_NVML nvmlDeviceIsMigDeviceHandle(nvmlDevice_t handle, unsigned* is) {
-  return Number(handle, is, [](const Device&) { return 0u; });
-}
-GPUMUX_NVML nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t handle, unsigned, nvmlDevice_t* out) {
-  GPUMUX_NVML_DEVICE(device, handle, out);
-  return NVML_ERROR_NOT_FOUND;
-}
-
 GPUMUX_NVML nvmlDeviceGetComputeMode(nvmlDevice_t handle, nvmlComputeMode_t* mode) {
   if (mode == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
   softgpu::Reply reply;
@@ -239,6 +226,7 @@ GPUMUX_NVML nvmlDeviceSetComputeMode(nvmlDevice_t handle, int mode) {
   // Exclusive thread (1) is a mode of the past.
   if (mode == 1) return NVML_ERROR_NOT_SUPPORTED;
   if (mode < 0 || mode > 3) return NVML_ERROR_INVALID_ARGUMENT;
+  GPUMUX_NVML_DEVICE(device, handle, &mode);
   softgpu::Reply reply;
   return Call(handle, softgpu::Op::kSetComputeMode, &reply, static_cast<uint64_t>(mode));
 }

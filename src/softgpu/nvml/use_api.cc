@@ -7,6 +7,7 @@
 #include <memory>
 #include <new>
 
+#include "softgpu/nvml/mig.h"
 #include "softgpu/nvml/state.h"
 
 namespace gpumux::nvml {
@@ -15,7 +16,6 @@ using softgpu::Op;
 
 namespace {
 
-constexpr unsigned kNoInstance = ~0u;
 // Over which the server measures use.
 constexpr unsigned kSamplingPeriodUs = 1'000'000;
 
@@ -26,6 +26,7 @@ nvmlReturn_t Memory(nvmlDevice_t handle, softgpu::Reply* reply) {
   Device* device = nullptr;
   if (nvmlReturn_t error = CheckOnly(handle, &device); error != NVML_SUCCESS) return error;
   if ((device->description.flags & softgpu::kFlagUnified) != 0) return NVML_ERROR_NOT_SUPPORTED;
+  if (!MayReadAll(handle)) return NVML_ERROR_NO_PERMISSION;
   return Call(handle, Op::kMemory, reply);
 }
 
@@ -39,6 +40,7 @@ nvmlReturn_t Processes(nvmlDevice_t handle, unsigned* count, Info* infos, Which 
   Device* device = nullptr;
   if (nvmlReturn_t error = CheckOnly(handle, &device); error != NVML_SUCCESS) return error;
   if (count == nullptr || (*count > 0 && infos == nullptr)) return NVML_ERROR_INVALID_ARGUMENT;
+  if (!MayReadAll(handle)) return NVML_ERROR_NO_PERMISSION;
   const std::unique_ptr<softgpu::ProcessList> list(new (std::nothrow) softgpu::ProcessList);
   if (!list) return NVML_ERROR_MEMORY;
   if (nvmlReturn_t error = ListProcesses(handle, list.get()); error != NVML_SUCCESS) return error;
@@ -56,7 +58,8 @@ nvmlReturn_t Processes(nvmlDevice_t handle, unsigned* count, Info* infos, Which 
     info.pid = list->entries[i].pid;
     info.usedGpuMemory = list->entries[i].own_bytes;
     if constexpr (requires { info.gpuInstanceId; }) {
-      info.gpuInstanceId = info.computeInstanceId = kNoInstance;
+      info.gpuInstanceId = list->entries[i].gpu_instance;
+      info.computeInstanceId = list->entries[i].compute_instance;
     }
     infos[i] = info;
   }
@@ -68,7 +71,8 @@ nvmlReturn_t Processes(nvmlDevice_t handle, unsigned* count, Info* infos, Which 
 template <typename Sample>
 nvmlReturn_t Samples(nvmlDevice_t handle, Sample* samples, unsigned* count) {
   Device* device = nullptr;
-  if (nvmlReturn_t error = CheckOnly(handle, &device); error != NVML_SUCCESS) return error;
+  if (nvmlReturn_t error = CheckGpu(handle, &device); error != NVML_SUCCESS) return error;
+  if (MigOn(handle)) return NVML_ERROR_NOT_SUPPORTED;
   if (count == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
   const std::unique_ptr<softgpu::ProcessList> list(new (std::nothrow) softgpu::ProcessList);
   if (!list) return NVML_ERROR_MEMORY;
@@ -93,7 +97,7 @@ nvmlReturn_t Samples(nvmlDevice_t handle, Sample* samples, unsigned* count) {
 }
 
 nvmlReturn_t NoProcesses(nvmlDevice_t handle, unsigned* count) {
-  GPUMUX_NVML_DEVICE(device, handle, count);
+  GPUMUX_NVML_ANY_DEVICE(device, handle, count);
   *count = 0;
   return NVML_SUCCESS;
 }
@@ -101,6 +105,7 @@ nvmlReturn_t NoProcesses(nvmlDevice_t handle, unsigned* count) {
 // Engines that nothing here ever uses.
 nvmlReturn_t NoUse(nvmlDevice_t handle, unsigned* percent, unsigned* period_us) {
   GPUMUX_NVML_DEVICE(device, handle, percent, period_us);
+  if (MigOn(handle)) return NVML_ERROR_NOT_SUPPORTED;
   *percent = 0;
   *period_us = kSamplingPeriodUs;
   return NVML_SUCCESS;
@@ -169,7 +174,7 @@ GPUMUX_NVML nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t handle, unsi
 
 // With protected memory, which nothing here has.
 GPUMUX_NVML nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t handle, nvmlProcessDetailList_t* list) {
-  GPUMUX_NVML_DEVICE(device, handle, list);
+  GPUMUX_NVML_ANY_DEVICE(device, handle, list);
   if (list->version != kProcessDetailListV1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
   if (list->mode > 2) return NVML_ERROR_INVALID_ARGUMENT;
   if (list->mode == 1) return NoProcesses(handle, &list->numProcArrayEntries);
@@ -188,9 +193,10 @@ GPUMUX_NVML nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t handle, nvmlProce
 }
 
 GPUMUX_NVML nvmlDeviceGetUtilizationRates(nvmlDevice_t handle, nvmlUtilization_t* rates) {
-  if (rates == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+  GPUMUX_NVML_DEVICE(device, handle, rates);
   softgpu::Reply reply;
   if (nvmlReturn_t error = Call(handle, Op::kUtilization, &reply); error != NVML_SUCCESS) return error;
+  if (reply.values[2] != 0) return NVML_ERROR_NOT_SUPPORTED;  // with MIG on
   rates->gpu = Percent(reply.values[0]);
   rates->memory = 0;  // kernels here move no data through the memory controller
   return NVML_SUCCESS;

@@ -68,6 +68,7 @@ Description Describe(const sim::Machine& machine, uint32_t index, uint64_t ident
   d.shared_kib_per_sm = gpu.model.shared_kib_per_sm;
   d.flags = (gpu.model.mig ? kFlagMig : 0) | (gpu.model.ecc ? kFlagEcc : 0) |
             (gpu.model.unified ? kFlagUnified : 0);
+  d.parent = index;
   d.total = gpu.spec.nvml_total;
   d.usable = gpu.spec.usable;
   return d;
@@ -88,6 +89,7 @@ Server::Server(int listener, const sim::Machine& machine, uint64_t identity, std
     gpus_.push_back(std::make_unique<Gpu>(machine.gpus[i].spec));
     gpus_.back()->description = Describe(machine, i, identity);
   }
+  StartMig(machine);
 }
 
 Server::~Server() {
@@ -267,7 +269,8 @@ bool Server::OnWork(Source& source, const void* data, size_t size) {
   if (size != sizeof(launch)) return false;
   memcpy(&launch, data, sizeof(launch));
   auto it = clients_.find(source.client);
-  if (it == clients_.end() || launch.gpu >= gpus_.size()) return false;
+  Gpu* gpu = FindGpu(launch.gpu);
+  if (it == clients_.end() || gpu == nullptr) return false;
   Client& client = it->second;
   if (launch.op == Op::kFault) {
     OnFault(source.client, launch.gpu);
@@ -280,11 +283,11 @@ bool Server::OnWork(Source& source, const void* data, size_t size) {
     return false;
   }
   ++client.in_flight;
-  gpus_[launch.gpu]->model.Launch(Now(), source.client, launch.stream,
-                                  {.id = launch.kernel,
-                                   .duration = std::chrono::nanoseconds(launch.duration_ns),
-                                   .blocks = launch.blocks,
-                                   .threads_per_block = launch.threads_per_block});
+  gpu->model.Launch(Now(), source.client, launch.stream,
+                    {.id = launch.kernel,
+                     .duration = std::chrono::nanoseconds(launch.duration_ns),
+                     .blocks = launch.blocks,
+                     .threads_per_block = launch.threads_per_block});
   return true;
 }
 
@@ -341,10 +344,11 @@ void Server::Forget(uint64_t id) {
   const Client client = std::move(it->second);
   clients_.erase(it);
   shares_.RemoveClient(id);
-  for (auto& gpu : gpus_) {
-    gpu->memory.RemoveProcess(id);
-    gpu->model.RemoveProcess(Now(), id);
-  }
+  ForEach([&](Gpu& gpu) {
+    gpu.memory.RemoveProcess(id);
+    gpu.model.RemoveProcess(Now(), id);
+    gpu.openers.erase(id);
+  });
   Remove(client.control);
   Remove(client.work);
   Remove(client.process);
@@ -352,9 +356,9 @@ void Server::Forget(uint64_t id) {
 }
 
 void Server::RunModels() {
-  for (auto& gpu : gpus_) {
-    gpu->model.Advance(Now());
-    for (const auto& done : gpu->model.TakeCompletions()) {
+  ForEach([&](Gpu& gpu) {
+    gpu.model.Advance(Now());
+    for (const auto& done : gpu.model.TakeCompletions()) {
       auto client = clients_.find(done.process);
       if (client == clients_.end() || client->second.ended) continue;
       Completion completion;
@@ -363,7 +367,7 @@ void Server::RunModels() {
       completion.end_ns = done.end.count();
       client->second.unsent.push_back(completion);
     }
-  }
+  });
   for (auto& [id, client] : clients_) {
     if (!client.unsent.empty()) Flush(client);
   }
@@ -387,10 +391,10 @@ void Server::Flush(Client& client) {
 
 void Server::SetTimer() {
   std::chrono::nanoseconds next{};
-  for (const auto& gpu : gpus_) {
-    const auto event = gpu->model.NextEventTime();
+  ForEach([&](Gpu& gpu) {
+    const auto event = gpu.model.NextEventTime();
     if (event && (next.count() == 0 || *event < next)) next = *event;
-  }
+  });
   if (next == armed_) return;
   armed_ = next;
   itimerspec when = {};

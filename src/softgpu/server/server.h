@@ -8,13 +8,16 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "sim/device_memory.h"
 #include "sim/gpu_model.h"
 #include "sim/gpu_spec_parser.h"
 #include "softgpu/protocol.h"
+#include "softgpu/server/mig.h"
 #include "softgpu/server/mps.h"
 #include "softgpu/server/shares.h"
 
@@ -34,13 +37,23 @@ class Server {
   void Run(std::chrono::milliseconds idle);
 
  private:
+  // What programs run on: a GPU, or a compute instance of one, which shares its memory with the others
+  // of its GPU instance.
   struct Gpu {
-    explicit Gpu(const sim::GpuSpec& of) : spec(of), memory(of), model(of) {}
+    explicit Gpu(const sim::GpuSpec& of) : Gpu(of, std::make_shared<sim::DeviceMemory>(of)) {}
+    Gpu(const sim::GpuSpec& of, std::shared_ptr<sim::DeviceMemory> shared)
+        : spec(of), pool(std::move(shared)), memory(*pool), model(of) {}
     sim::GpuSpec spec;
-    sim::DeviceMemory memory;
+    std::shared_ptr<sim::DeviceMemory> pool;
+    sim::DeviceMemory& memory;
     sim::GpuModel model;
     Description description;
     uint64_t compute_mode = 0;  // NVML's number
+    // Of a GPU.
+    MigGpu mig;
+    std::string model_key;
+    // Of a compute instance: clients that may have contexts there.
+    std::set<uint64_t> openers;
   };
   enum class Kind { kListener, kTimer, kPeer, kProcess, kExport, kDevice };
   // What an epoll token stands for. Tokens are never used twice, so an event
@@ -87,6 +100,34 @@ class Server {
   Reply AddContext(uint64_t client, Gpu& gpu);
   int OpenDevice(uint64_t client, uint32_t gpu);
 
+  // By bus, or a compute instance's place; null: there is none (any more).
+  Gpu* FindGpu(uint32_t number);
+  // Every GPU, and every compute instance.
+  template <typename Do>
+  void ForEach(Do act) {
+    for (auto& gpu : gpus_) act(*gpu);
+    for (auto& [place, gpu] : instances_) act(*gpu);
+  }
+
+  // MIG (server_mig.cc).
+  void StartMig(const sim::Machine& machine);
+  bool OnMig(Source& source, const Request& request, int descriptor);
+  Reply ChangeMig(const Source& source, const Request& request, int descriptor);
+  Reply OpenInstance(uint64_t client, const Request& request);
+  uint32_t AsSeenBy(uint64_t client, uint32_t gpu);
+  bool SendMigState(const Source& source, const Gpu& gpu);
+  uint64_t MigRights(const Source& source, int descriptor) const;
+  nvml::nvmlReturn_t DestroyInstance(Gpu& gpu, const Request& request);
+  nvml::nvmlReturn_t ResetGpus(const Source& source, const Request& request);
+  bool InUse(const Gpu& gpu) const;
+  bool InUse(uint32_t place) const;
+  void AddInstancePlaces(uint32_t gpu);
+  void AddPlace(uint32_t gpu, const MigGpu::Instance& instance, const MigGpu::Compute& compute);
+  void RemovePlaces(uint32_t gpu);
+  void SaveMig();
+  uint64_t UsedBytes(const Gpu& gpu) const;
+  void ListProcesses(Gpu& on, ProcessList* list);
+
   // MPS (server_mps.cc).
   bool OnMps(const Source& source, const Request& request);
   Reply JoinMps(const Source& source, const Request& request);
@@ -121,8 +162,11 @@ class Server {
   std::map<uint64_t, Source> sources_;
   std::map<uint64_t, Client> clients_;
   std::vector<std::unique_ptr<Gpu>> gpus_;
+  std::map<uint32_t, std::unique_ptr<Gpu>> instances_;            // compute instances, by place
+  std::map<uint32_t, std::shared_ptr<sim::DeviceMemory>> pools_;  // of GPU instances, by number
+  uint32_t next_place_ = kFirstPlace;
   MpsServers mps_;
-  Shares shares_{[this](uint32_t gpu) -> sim::DeviceMemory& { return gpus_[gpu]->memory; }};
+  Shares shares_{[this](uint32_t gpu) -> sim::DeviceMemory& { return FindGpu(gpu)->memory; }};
   size_t peers_ = 0;
   std::chrono::nanoseconds armed_{0};
 };

@@ -88,6 +88,7 @@ Reply Server::JoinMps(const Source& source, const Request& request) {
 }
 
 Answer Server::SetPortion(uint64_t client, const Request& request) {
+  if (request.gpu >= gpus_.size()) return Answer::kInvalid;
   Gpu& gpu = *gpus_[request.gpu];
   if (mps_.ServerOf(client) == 0 || gpu.memory.Listed(client) || gpu.model.HasWork(client) ||
       request.key == 0 || request.key > static_cast<uint64_t>(gpu.spec.sms)) {
@@ -161,7 +162,7 @@ void Server::OnFault(uint64_t id, uint32_t gpu) {
 void Server::Spread(const std::vector<uint64_t>& failed, int code) {
   for (uint64_t id : failed) {
     Client& client = clients_.at(id);
-    for (auto& gpu : gpus_) gpu->model.RemoveProcess(Now(), id);
+    ForEach([&](Gpu& gpu) { gpu.model.RemoveProcess(Now(), id); });
     client.unsent.clear();
     client.in_flight = 0;
     if (client.failure != 0 || client.ended) continue;

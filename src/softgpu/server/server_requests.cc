@@ -45,10 +45,15 @@ bool Server::OnControl(Source& source, const void* data, size_t size, int descri
       return sent;
     }
   }
+  if (size == sizeof(request) && request.op >= Op::kMigState && request.op <= Op::kMigOpen)
+    return OnMig(source, request, descriptor);
   if (descriptor >= 0) close(descriptor);
-  if (size != sizeof(request)) return false;
-  if (request.gpu >= gpus_.size() || request.amount > kMaxAmount) return false;
-  Gpu& gpu = *gpus_[request.gpu];
+  if (size != sizeof(request) || request.amount > kMaxAmount) return false;
+  Gpu* const found = FindGpu(request.gpu);
+  // A compute instance may have gone, whoever asks.
+  if (found == nullptr)
+    return request.gpu >= kFirstPlace && SendOne(source.fd, Reply{.answer = Answer::kInvalid});
+  Gpu& gpu = *found;
   Reply reply;
   switch (request.op) {
     case Op::kMemory:
@@ -58,16 +63,20 @@ bool Server::OnControl(Source& source, const void* data, size_t size, int descri
       reply.values[2] = gpu.description.usable;
       reply.values[3] = source.role == Role::kCuda
                             ? gpu.description.usable - gpu.memory.FreeFor(source.client)
-                            : gpu.memory.used();
+                            : UsedBytes(gpu);
       break;
     case Op::kUtilization:
       reply.values[0] = static_cast<uint64_t>(gpu.model.BusyShare(Now(), std::chrono::seconds(1)) * 1e6);
       reply.values[1] = gpu.compute_mode;
+      reply.values[2] = gpu.mig.enabled() ? 1 : 0;
       break;
     case Op::kDescribe:
       return SendOne(source.fd, gpu.description);
     case Op::kSetComputeMode:
-      if (source.uid != 0) {
+      if (gpu.mig.enabled()) {
+        reply.answer = Answer::kFailed;
+        reply.values[0] = nvml::NVML_ERROR_NOT_SUPPORTED;
+      } else if (source.uid != 0) {
         reply.answer = Answer::kRefused;
       } else if (request.amount != kDefault && request.amount != kProhibited &&
                  request.amount != kExclusiveProcess) {
@@ -101,7 +110,7 @@ bool Server::OnShare(Source& source, const Request& request, int descriptor) {
   bool opened = false;
   const uint64_t client = source.client;
   const auto done = [&](bool ok) { reply.answer = ok ? Answer::kOk : Answer::kInvalid; };
-  if (source.role != Role::kCuda || request.gpu >= gpus_.size() || request.amount > kMaxAmount) {
+  if (source.role != Role::kCuda || FindGpu(request.gpu) == nullptr || request.amount > kMaxAmount) {
     if (descriptor >= 0) close(descriptor);
     return false;
   }
@@ -154,7 +163,7 @@ bool Server::OnShare(Source& source, const Request& request, int descriptor) {
       shares_.Attach(key, client);
       reply.values[0] = key;
       reply.values[1] = share->bytes;
-      reply.values[2] = share->gpu;
+      reply.values[2] = AsSeenBy(client, share->gpu);
       reply.values[3] = share->creator;
       attached = share->file;
       break;
@@ -169,13 +178,14 @@ bool Server::OnShare(Source& source, const Request& request, int descriptor) {
 }
 
 Reply Server::Change(uint64_t client, const Request& request) {
-  sim::DeviceMemory& memory = gpus_[request.gpu]->memory;
+  Gpu& gpu = *FindGpu(request.gpu);
+  sim::DeviceMemory& memory = gpu.memory;
   Reply reply;
   const auto taken = [&](bool ok) { reply.answer = ok ? Answer::kOk : Answer::kOutOfMemory; };
   const auto given = [&](bool ok) { reply.answer = ok ? Answer::kOk : Answer::kInvalid; };
   switch (request.op) {
     case Op::kAddContext:
-      return AddContext(client, *gpus_[request.gpu]);
+      return AddContext(client, gpu);
     case Op::kRemoveContext:
       given(memory.RemoveContext(client));
       break;
@@ -211,7 +221,10 @@ Reply Server::AddContext(uint64_t id, Gpu& gpu) {
     return reply;
   }
   reply.answer = Answer::kBusy;
-  if (gpu.compute_mode == kProhibited) return reply;
+  // With MIG on, programs run in instances, and in the one that they have opened.
+  const bool instance = gpu.description.gpu_instance != ~0U;
+  if (gpu.compute_mode == kProhibited || gpu.mig.enabled() || (instance && !gpu.openers.contains(id)))
+    return reply;
   // An MPS server and its clients are one process to the compute mode.
   const auto owner = [&](uint64_t of, const Client& client) {
     if (const uint64_t its_server = mps_.ServerOf(of); its_server != 0) of = its_server;
@@ -233,10 +246,11 @@ Reply Server::AddContext(uint64_t id, Gpu& gpu) {
 // has it open any more, and that cannot be said of a file or a socket.
 int Server::OpenDevice(uint64_t id, uint32_t gpu) {
   Client& client = clients_.at(id);
-  if ((gpu >= gpus_.size() && gpu != kMaxGpus) || client.devices.size() > gpus_.size() + 8) return -1;
+  if ((FindGpu(gpu) == nullptr && gpu != kMaxGpus) || client.devices.size() > gpus_.size() * 8 + 8) return -1;
   const std::string dir = dir_ + "/" + kDeviceDirectory;
   mkdir(dir.c_str(), 0755);
-  const std::string path = dir + "/nvidia" + (gpu == kMaxGpus ? "ctl" : std::to_string(gpu));
+  const std::string path =
+      dir + "/nvidia" + (gpu == kMaxGpus ? "ctl" : std::to_string(FindGpu(gpu)->description.parent));
   unlink(path.c_str());
   if (mkfifo(path.c_str(), 0600) != 0) return -1;
   const int ours = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
@@ -252,9 +266,8 @@ int Server::OpenDevice(uint64_t id, uint32_t gpu) {
   return theirs;
 }
 
-bool Server::SendProcesses(const Source& source, uint32_t gpu) {
-  // A process may have connected more than once (two copies of the library):
-  // it is still one process.
+// A process may have connected more than once (two copies of the library): it is still one process.
+void Server::ListProcesses(Gpu& on, ProcessList* list) {
   struct Use {
     uint64_t bytes = 0;
     double busy = 0;
@@ -262,21 +275,36 @@ bool Server::SendProcesses(const Source& source, uint32_t gpu) {
   };
   std::map<pid_t, Use> own;
   for (const auto& [id, client] : clients_) {
-    if (!gpus_[gpu]->memory.Listed(id)) continue;
+    const bool here = on.description.gpu_instance == ~0U || on.openers.contains(id);
+    if (!here || !on.memory.Listed(id)) continue;
     Use& use = own[client.pid];
-    use.bytes += gpus_[gpu]->memory.OwnBytes(id);
-    use.busy += gpus_[gpu]->model.BusyShare(Now(), std::chrono::seconds(1), id);
+    use.bytes += on.memory.OwnBytes(id);
+    use.busy += on.model.BusyShare(Now(), std::chrono::seconds(1), id);
     use.mps_client |= mps_.ServerOf(id) != 0;
   }
-  ProcessList list;
   for (const auto& [pid, use] : own) {
-    if (list.count == kMaxListed) break;
-    list.entries[list.count++] = {static_cast<uint32_t>(pid),
-                                  static_cast<uint32_t>(std::min(use.busy, 1.0) * 1e6), use.bytes,
-                                  use.mps_client ? 1U : 0U};
+    if (list->count == kMaxListed) break;
+    ProcessEntry& entry = list->entries[list->count++];
+    entry.pid = static_cast<uint32_t>(pid);
+    entry.busy_ppm = static_cast<uint32_t>(std::min(use.busy, 1.0) * 1e6);
+    entry.own_bytes = use.bytes;
+    entry.mps_client = use.mps_client ? 1U : 0U;
+    entry.gpu_instance = on.description.gpu_instance;
+    entry.compute_instance = on.description.compute_instance;
   }
-  const size_t size = offsetof(ProcessList, entries) + list.count * sizeof(ProcessEntry);
-  return send(source.fd, &list, size, MSG_NOSIGNAL | MSG_DONTWAIT) == static_cast<ssize_t>(size);
+}
+
+bool Server::SendProcesses(const Source& source, uint32_t number) {
+  auto list = std::make_unique<ProcessList>();
+  Gpu& gpu = *FindGpu(number);
+  ListProcesses(gpu, list.get());
+  if (gpu.mig.enabled()) {
+    for (const auto& [place, instance] : instances_) {
+      if (instance->description.parent == number) ListProcesses(*instance, list.get());
+    }
+  }
+  const size_t size = offsetof(ProcessList, entries) + list->count * sizeof(ProcessEntry);
+  return send(source.fd, list.get(), size, MSG_NOSIGNAL | MSG_DONTWAIT) == static_cast<ssize_t>(size);
 }
 
 }  // namespace gpumux::softgpu

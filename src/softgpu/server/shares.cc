@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -36,6 +37,11 @@ uint64_t Shares::Add(uint64_t creator, uint32_t gpu, uint64_t bytes, int file, u
 Shares::Share* Shares::Find(uint64_t key) {
   auto it = shares_.find(key);
   return it != shares_.end() ? &it->second : nullptr;
+}
+
+bool Shares::Any(uint32_t gpu) const {
+  return std::any_of(shares_.begin(), shares_.end(),
+                     [&](const auto& share) { return share.second.gpu == gpu; });
 }
 
 uint64_t Shares::FindExport(uint64_t inode) const {

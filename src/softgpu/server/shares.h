@@ -46,6 +46,8 @@ class Shares {
   bool Release(uint64_t key, uint64_t client);
   void AddExport(uint64_t key, uint64_t inode);
   void RemoveExport(uint64_t inode);
+  // Whether memory of this GPU or compute instance is shared.
+  bool Any(uint32_t gpu) const;
   // Before the memory forgets the process.
   void RemoveClient(uint64_t client);
 
