@@ -37,6 +37,14 @@ std::string TextAt(const nlohmann::json& object, const char* key, size_t width) 
   return value.is_string() ? Plain(value.get_ref<const std::string&>(), width) : "";
 }
 
+std::string GpuLabel(const nlohmann::json& gpu) {
+  std::string label = TextAt(gpu, "label", 16);
+  if (!label.empty()) return label;
+  // From a daemon of before.
+  const nlohmann::json& index = At(gpu, "index");
+  return index.is_number_unsigned() ? index.dump() : "?";
+}
+
 nlohmann::json GpuListOf(const std::string& text) {
   nlohmann::json list = nlohmann::json::array();
   for (size_t at = 0; at <= text.size();) {

@@ -14,6 +14,9 @@ const nlohmann::json& At(const nlohmann::json& object, const char* key);
 // A text member without control characters; "" when there is none.
 std::string TextAt(const nlohmann::json& object, const char* key, size_t width = 200);
 
+// How people call a GPU or an instance of one: "0", "0:2"; "?" when it does not say.
+std::string GpuLabel(const nlohmann::json& gpu);
+
 // "0,2" as ["0","2"]: GPUs as people name them.
 nlohmann::json GpuListOf(const std::string& text);
 

@@ -107,8 +107,7 @@ std::string AtRisk(const Json& tenant) {
     const uint64_t bytes = NumberAt(gpu, "mem_at_risk_bytes").value_or(0);
     if (bytes == 0) continue;
     text += fmt::format("{}at risk: up to {} are not covered on GPU {}: {}", text.empty() ? "" : "; ",
-                        FormatBytes(bytes), NumberAt(gpu, "index").value_or(0),
-                        TextAt(gpu, "at_risk_why", kWidth));
+                        FormatBytes(bytes), GpuLabel(gpu), TextAt(gpu, "at_risk_why", kWidth));
   }
   return text;
 }
@@ -132,7 +131,7 @@ Json MemoryGuarantee(const Json& tenant, const Json& status) {
                reserve = NumberAt(*gpu, "mem_reserve_bytes"),
                unmanaged = NumberAt(*gpu, "mem_unmanaged_bytes"),
                unexplained = NumberAt(*gpu, "mem_unexplained_bytes");
-    const uint64_t index = NumberAt(*gpu, "index").value_or(0);
+    const std::string index = GpuLabel(*gpu);
     if (!total || !all || !reserve || !unmanaged || !unexplained) {
       return Part(kPart, by, "unproven",
                   fmt::format("NVML does not say what GPU {} has left: {}", index,
@@ -370,8 +369,8 @@ Json Risks(const Json& tenant, const Json& status) {
 
 std::string GpuLine(const Json& gpu) {
   const auto guaranteed = NumberAt(gpu, "mem_guaranteed_bytes"), limit = NumberAt(gpu, "mem_limit_bytes");
-  return fmt::format("  GPU {} ({}): {} guaranteed, limit {}\n", NumberAt(gpu, "index").value_or(0),
-                     TextAt(gpu, "name", 60), guaranteed.value_or(0) == 0 ? "nothing" : Memory(guaranteed),
+  return fmt::format("  GPU {} ({}): {} guaranteed, limit {}\n", GpuLabel(gpu), TextAt(gpu, "name", 60),
+                     guaranteed.value_or(0) == 0 ? "nothing" : Memory(guaranteed),
                      limit ? Memory(limit) : TextAt(gpu, "mem_limit_bytes_reason", kWidth));
 }
 
@@ -414,8 +413,8 @@ Json Explanation(const Json& tenant, const Json& status) {
   promise["gpus"] = Json::array();
   for (const Json& gpu : ListAt(tenant, "gpus")) {
     Json own;
-    for (const char* key :
-         {"uuid", "index", "name", "mem_guaranteed_bytes", "mem_limit_bytes", "mem_limit_bytes_reason"}) {
+    for (const char* key : {"uuid", "index", "label", "name", "mem_guaranteed_bytes", "mem_limit_bytes",
+                            "mem_limit_bytes_reason"}) {
       if (gpu.contains(key)) own[key] = gpu[key];
     }
     promise["gpus"].push_back(std::move(own));

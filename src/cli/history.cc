@@ -15,7 +15,7 @@
 #include "cli/envelope.h"
 #include "cli/history_view.h"
 #include "cli/terminal.h"
-#include "gpu/nvml.h"
+#include "gpu/nvml_instances.h"
 #include "gpu/uuid.h"
 #include "history/answer.h"
 #include "history/outcome.h"
@@ -167,7 +167,7 @@ Result<Json> AskAll(Source& source, const HistoryOptions& options) {
 // `gpu`: an index, a UUID, or "all".
 Result<std::string> UuidQuery(const Endpoints& endpoints, const std::string& gpu) {
   if (gpu == "all") return "";
-  const auto nvml = gpu::Nvml::Open(endpoints.source);
+  const auto nvml = gpu::OpenNvmlWithInstances(endpoints.source);
   if (!nvml) return tl::unexpected(nvml.error());
   for (const auto& device : (*nvml)->Devices()) {
     const std::string uuid = device.uuid.ToString();

@@ -40,8 +40,7 @@ Result<ModeOptions> Judge(const ParsedCommandLine& line) {
 }
 
 bool IsGpu(const Json& gpu, const std::string& wanted) {
-  const Json& index = At(gpu, "index");
-  if (index.is_number_unsigned() && std::to_string(index.get<uint64_t>()) == wanted) return true;
+  if (GpuLabel(gpu) == wanted) return true;
   return wanted.size() > 4 && TextAt(gpu, "uuid").starts_with(wanted);
 }
 
@@ -59,11 +58,8 @@ Json ModesOf(const Json& status, const std::string& gpu_wanted) {
   if (!gpus.is_array()) return out;
   for (const Json& gpu : gpus) {
     if (!gpu_wanted.empty() && !IsGpu(gpu, gpu_wanted)) continue;
-    Json shown{{"uuid", At(gpu, "uuid")},
-               {"index", At(gpu, "index")},
-               {"name", At(gpu, "name")},
-               {"mode", At(gpu, "mode")},
-               {"tenants", Json::array()}};
+    Json shown{{"uuid", At(gpu, "uuid")}, {"index", At(gpu, "index")}, {"label", GpuLabel(gpu)},
+               {"name", At(gpu, "name")}, {"mode", At(gpu, "mode")},   {"tenants", Json::array()}};
     if (shown["mode"].is_null()) shown["mode_reason"] = "it has no tenant: the next one brings its mode";
     for (const Json& tenant : tenants.is_array() ? tenants : Json::array()) {
       if (!IsOn(tenant, TextAt(gpu, "uuid"))) continue;
@@ -79,8 +75,7 @@ Json ModesOf(const Json& status, const std::string& gpu_wanted) {
 std::string Render(const Json& gpus) {
   std::string out;
   for (const Json& gpu : gpus) {
-    out += fmt::format("GPU {} ({}): {}\n", At(gpu, "index").is_number() ? gpu["index"].dump() : "?",
-                       TextAt(gpu, "name", 60),
+    out += fmt::format("GPU {} ({}): {}\n", GpuLabel(gpu), TextAt(gpu, "name", 60),
                        At(gpu, "mode").is_string() ? TextAt(gpu, "mode") : TextAt(gpu, "mode_reason", 200));
     for (const Json& tenant : gpu["tenants"])
       out += fmt::format("  {} ({}): {}\n", TextAt(tenant, "name", 64), TextAt(tenant, "id"),

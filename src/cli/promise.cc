@@ -14,6 +14,7 @@
 #include "cli/promise_text.h"
 #include "cli/terminal.h"
 #include "core/context_cost.h"
+#include "gpu/nvml_instances.h"
 
 namespace gpumux::cli {
 namespace {
@@ -45,7 +46,6 @@ Result<PromiseOptions> Judge(const ParsedCommandLine& line) {
   }
   if (const auto mode = line.Value("--mode")) {
     options.mode = core::FindMode(*mode);
-    if (*mode == "mig") return Fail(Code::kUnsupported, "--mode: mig is not in this version");
     if (!options.mode)
       return Fail(Code::kInvalid, fmt::format("--mode: '{}' is no mode", Plain(*mode, 40)),
                   "write for example gpumux promise --mode turns");
@@ -69,7 +69,7 @@ Result<PromiseGpu> FromNvml(gpu::Nvml& nvml, const gpu::Device& device) {
   gpu.reserve_bytes = memory->reserved_bytes + core::ContextCostOf(device.name).first_share_bytes;
   gpu.outside_bytes = memory->used_bytes;
   gpu.compute_mode = nvml.Mode(device.uuid).value_or(gpu::ComputeMode::kUnknown);
-  gpu.mig = nvml.MigEnabled(device.uuid).value_or(false);
+  gpu.mig = nvml.IsPartitioned(device.uuid);
   gpu.no_mode_because = "no daemon runs";
   return gpu;
 }
@@ -87,7 +87,7 @@ void AddFromDaemon(const Json& status, PromiseGpu& gpu) {
 }
 
 Result<std::vector<PromiseGpu>> ReadGpus(const Endpoints& endpoints, const std::string& wanted) {
-  const auto nvml = gpu::Nvml::Open(endpoints.source);
+  const auto nvml = gpu::OpenNvmlWithInstances(endpoints.source);
   if (!nvml) return tl::unexpected(nvml.error());
   Json status;
   if (const auto client = ApiClient::Connect(endpoints)) {
@@ -133,8 +133,8 @@ const CommandSpec& PromiseSpec() {
                   {"--mode",
                    Takes::kValue,
                    "MODE",
-                   "this mode alone: exclusive, timeslice, turns or mps",
-                   {"exclusive", "timeslice", "turns", "mps"}},
+                   "this mode alone: exclusive, timeslice, turns, mps or mig",
+                   {"exclusive", "timeslice", "turns", "mps", "mig"}},
                   {"--json", Takes::kNothing, "", "one JSON object (schema gpumux.promise/1)"}},
       .footer =
           "Memory, compute, isolation, what may happen, and the sizes of equal tenants that fit, as "

@@ -60,7 +60,10 @@ Json MemorySentences(const modes::Capability& mode, const Words& words) {
         words("Without --mem nothing is guaranteed: the program may use what is promised to nobody."));
   } else {
     out.push_back(
-        words("Guaranteed: all that the GPU can promise. By: {}.", words(mode.memory_guaranteed_by)));
+        mode.mode == core::Mode::kMig
+            ? words("Guaranteed: all that the instance can promise. By: {}.",
+                    words(mode.memory_guaranteed_by))
+            : words("Guaranteed: all that the GPU can promise. By: {}.", words(mode.memory_guaranteed_by)));
   }
   out.push_back(words(
       "Limit: what goes beyond it is refused with the driver's ordinary CUDA_ERROR_OUT_OF_MEMORY. By: {}.",
@@ -87,8 +90,10 @@ Json IsolationSentences(const modes::Capability& mode, const Words& words) {
   Json out = Json::array();
   out.push_back(words("Can a neighbour read my memory? {}.", words(mode.neighbour_reads)));
   if (!mode.undivided.empty()) out.push_back(words("Shared and not divided: {}.", words(mode.undivided)));
-  out.push_back(
-      words("The limit is kept inside the program, for cooperative programs: a hostile one can escape it."));
+  out.push_back(mode.mode == core::Mode::kMig
+                    ? words("The GPU keeps the limit, against hostile programs too.")
+                    : words("The limit is kept inside the program, for cooperative programs: a hostile one "
+                            "can escape it."));
   return out;
 }
 
@@ -101,6 +106,9 @@ Json WhatMayHappen(const modes::Capability& mode, const Words& words) {
   out.push_back(
       core::Shares(mode.mode)
           ? words("A program that finds no room for its promise waits, or is refused with --no-wait.")
+      : mode.mode == core::Mode::kMig
+          ? words("A program waits until an instance that holds it has no tenant, or is refused with "
+                  "--no-wait.")
           : words("A program waits until the GPU has no tenant, or is refused with --no-wait."));
   out.push_back(words(
       "A program outside gpumux may take memory that was promised: gpumux status shows the promise as AT "
@@ -112,7 +120,9 @@ Json ModeJson(const PromiseGpu& gpu, core::Mode mode, const Words& words) {
   const auto& sharing = modes::ModeOf(mode);
   const modes::Capability& capability = sharing.capability();
   Json out{{"mode", core::Name(mode)}, {"in_use", gpu.mode == mode}, {"needs_root", capability.needs_root}};
-  const Status supported = sharing.Supports(gpu.compute_mode);
+  const Status supported = modes::SupportsOn(mode, {.compute_mode = gpu.compute_mode,
+                                                    .instance = gpu.device.instance.has_value(),
+                                                    .partitioned = gpu.mig});
   out["possible"] = supported.has_value();
   if (!supported) {
     out["why_not"] = words(supported.error().message);
@@ -151,8 +161,6 @@ Json Notes(const PromiseGpu& gpu, const Words& words) {
     out.push_back(words("Figures were measured on an NVIDIA {}, not on this model.", kMeasuredOn));
   else
     out.push_back(words("Figures were measured on an NVIDIA {}.", kMeasuredOn));
-  if (gpu.mig) out.push_back(words("MIG is on: this version does not share a GPU by its MIG instances."));
-  out.push_back(words("Full isolation of compute and memory by MIG (--mode mig) is not in this version."));
   return out;
 }
 

@@ -59,10 +59,13 @@ TEST(Japanese, HasEverySentenceOfEveryCapabilityRecord) {
           mode.undivided, mode.switching_cost, mode.share_option, mode.after_fault})
       EXPECT_TRUE(Japanese(text)) << core::Name(each) << ": " << text;
     for (const auto compute : {gpu::ComputeMode::kProhibited, gpu::ComputeMode::kExclusiveProcess}) {
-      const Status status = modes::ModeOf(each).Supports(compute);
-      if (status) continue;
-      EXPECT_TRUE(Japanese(status.error().message)) << status.error().message;
-      EXPECT_TRUE(Japanese(status.error().hint)) << status.error().hint;
+      for (const auto& [instance, partitioned] : {std::pair{false, false}, {true, false}, {false, true}}) {
+        const Status status = modes::SupportsOn(
+            each, {.compute_mode = compute, .instance = instance, .partitioned = partitioned});
+        if (status) continue;
+        EXPECT_TRUE(Japanese(status.error().message)) << status.error().message;
+        EXPECT_TRUE(Japanese(status.error().hint)) << status.error().hint;
+      }
     }
   }
 }
@@ -76,7 +79,9 @@ TEST(Promise, IsWhollyInItsLanguage) {
   other.mig = true;
   other.total_bytes = kGiB;
   other.mode = core::Mode::kTurns;
-  for (const PromiseGpu& gpu : {usual, closed, other}) {
+  PromiseGpu instance = H200();
+  instance.device.instance = gpu::InstanceOf{};
+  for (const PromiseGpu& gpu : {usual, closed, other, instance}) {
     const Json japanese = PromiseJson(gpu, std::nullopt, Language::kJapanese);
     const std::string text = RenderPromise(japanese, true, "1", "2026-11-30", Language::kJapanese);
     for (size_t at = 0; at < text.size();) {
@@ -103,6 +108,8 @@ TEST(Promise, SaysOfAModeWhatItsRecordSays) {
   for (const core::Mode each : core::kModes) {
     const modes::Capability& record = modes::ModeOf(each).capability();
     const std::string mode = ModeOf(promise, std::string(core::Name(each))).dump();
+    // Only an instance has it, and what a GPU cannot have is not described.
+    if (each == core::Mode::kMig) continue;
     for (const std::string_view said :
          {record.memory_enforced_by, record.memory_guaranteed_by, record.compute_promise,
           record.compute_enforced_by, record.neighbour_fault, record.neighbour_death, record.neighbour_load,
@@ -115,6 +122,22 @@ TEST(Promise, SaysOfAModeWhatItsRecordSays) {
   EXPECT_TRUE(ModeOf(promise, "timeslice")["share_min_ratio"].is_null());
   EXPECT_TRUE(ModeOf(promise, "timeslice")["share_min_ratio_reason"].is_string());
   EXPECT_THAT(text, Not(HasSubstr("SIMULATED")));
+}
+
+TEST(Promise, OfAnInstanceSaysWhatMigKeepsAndOfAGpuWhatWouldHelp) {
+  PromiseGpu gpu = H200();
+  EXPECT_EQ(ModeOf(PromiseJson(gpu, std::nullopt, Language::kEnglish), "mig")["why_not"],
+            "it is no MIG instance");
+  gpu.device.instance = gpu::InstanceOf{};
+  const Json mig = ModeOf(PromiseJson(gpu, std::nullopt, Language::kEnglish), "mig");
+  EXPECT_TRUE(mig["possible"].get<bool>());
+  EXPECT_THAT(mig.dump(), HasSubstr("against hostile programs too"));
+  EXPECT_EQ(mig["equal_parts"].size(), 1u);
+  EXPECT_FALSE(ModeOf(PromiseJson(gpu, std::nullopt, Language::kEnglish), "mps")["possible"].get<bool>());
+  gpu.device.instance.reset();
+  gpu.mig = true;
+  for (const Json& mode : PromiseJson(gpu, std::nullopt, Language::kEnglish)["modes"])
+    EXPECT_FALSE(mode["possible"].get<bool>()) << mode["mode"];
 }
 
 TEST(Promise, OffersNoSizesInAModeThatTheGpusSettingsForbid) {

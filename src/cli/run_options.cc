@@ -196,14 +196,6 @@ Status CheckMode(const ParsedCommandLine& line, RunOptions& options) {
     return Fail(Code::kUnsupported, "--processes is for --mode mps alone",
                 "leave it out: in timeslice a tenant's memory is one sum over all its processes");
   }
-  if (options.mode == "mig") {
-    return Fail(Code::kUnsupported, "--mode mig is not in this version",
-                "use --mode timeslice, turns, mps, exclusive or auto");
-  }
-  if (options.isolate == "full") {
-    return Fail(Code::kUnsupported, "--isolate full needs mode mig, which is not in this version",
-                "use --isolate fault, or --mode exclusive for a GPU without neighbours");
-  }
   if (mps && line.Has("--isolate") && options.isolate != "none") {
     return Fail(Code::kUnsupported,
                 "mps cannot isolate: a neighbour's GPU fault ends the work of every client of its server",
@@ -285,7 +277,7 @@ const CommandSpec& RunSpec() {
            {"--mode",
             Takes::kValue,
             "MODE",
-            "auto, exclusive, timeslice, turns, mps (mig: a later version)",
+            "auto, exclusive, timeslice, turns, mps, mig (an instance of a partitioned GPU for it alone)",
             {"auto", "exclusive", "timeslice", "turns", "mps"}},
            {"--isolate",
             Takes::kValue,

@@ -114,15 +114,15 @@ TEST_P(RunCannotKeep, IsSaidWithSevenAndNeverIgnored) {
   EXPECT_THAT(options.error().message, HasSubstr(GetParam().says));
   EXPECT_FALSE(options.error().hint.empty());
 }
-INSTANTIATE_TEST_SUITE_P(
-    Options, RunCannotKeep,
-    ::testing::Values(Bad{{"--share", "40%"}, "--share 40% cannot be kept"},
-                      Bad{{"--share", "40%:60%"}, "cannot be kept"},
-                      Bad{{"--mode", "mps", "--share", "40%:60%"}, "no minimum"},
-                      Bad{{"--mode", "mps", "--isolate", "fault"}, "cannot isolate"},
-                      Bad{{"--mode", "turns", "--share", "40%", "--priority", "latency"}, "takes no turns"},
-                      Bad{{"--mode", "mig"}, "--mode mig"}, Bad{{"--isolate", "full"}, "--isolate full"},
-                      Bad{{"--processes", "4"}, "--processes"}));
+INSTANTIATE_TEST_SUITE_P(Options, RunCannotKeep,
+                         ::testing::Values(Bad{{"--share", "40%"}, "--share 40% cannot be kept"},
+                                           Bad{{"--share", "40%:60%"}, "cannot be kept"},
+                                           Bad{{"--mode", "mps", "--share", "40%:60%"}, "no minimum"},
+                                           Bad{{"--mode", "mps", "--isolate", "fault"}, "cannot isolate"},
+                                           Bad{{"--mode", "turns", "--share", "40%", "--priority", "latency"},
+                                               "takes no turns"},
+                                           Bad{{"--mode", "mig", "--share", "40%"}, "cannot be kept"},
+                                           Bad{{"--processes", "4"}, "--processes"}));
 
 TEST(RunOptions, AWaitingTimeWithoutItsEqualSignIsNotTakenForTheProgram) {
   const auto options = ParseRunOptions({"--wait", "10m", "--", "prog"});

@@ -37,7 +37,7 @@ std::string Peak(const Json& tenant) {
   std::string text = ", peak " + FormatBytes(*peak);
   if (limit) text += " of " + FormatBytes(*limit);
   if (fullest != &tenant)
-    text += fmt::format(" on GPU {}, the fullest of {}", Bytes(*fullest, "index").value_or(0), gpus.size());
+    text += fmt::format(" on GPU {}, the fullest of {}", GpuLabel(*fullest), gpus.size());
   return text;
 }
 

@@ -7,6 +7,7 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 
+#include "cli/envelope.h"
 #include "cli/terminal.h"
 
 namespace gpumux::cli {
@@ -188,7 +189,7 @@ Result<Granted> ParseGranted(const std::string& json) {
     if (!gpu.is_object()) return NotOfTheProtocol("gpus");
     granted.gpus.push_back({.uuid = Text(gpu, "uuid"),
                             .name = Text(gpu, "name"),
-                            .index = static_cast<unsigned>(Bytes(gpu, "index").value_or(0)),
+                            .label = GpuLabel(gpu),
                             .guaranteed_bytes = Bytes(gpu, "mem_guaranteed_bytes").value_or(0),
                             .limit_bytes = Bytes(gpu, "mem_limit_bytes")});
   }
@@ -198,7 +199,7 @@ Result<Granted> ParseGranted(const std::string& json) {
 std::string GrantedLine(const Granted& granted) {
   std::string gpus;
   for (const Granted::Gpu& gpu : granted.gpus) {
-    gpus += fmt::format("{}GPU {} ({}, {}): ", gpus.empty() ? "" : "; ", gpu.index, gpu.name,
+    gpus += fmt::format("{}GPU {} ({}, {}): ", gpus.empty() ? "" : "; ", gpu.label, gpu.name,
                         gpu.uuid.substr(0, 12));
     if (gpu.guaranteed_bytes == 0) {
       gpus += "no guarantee";

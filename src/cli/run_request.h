@@ -38,7 +38,7 @@ struct Granted {
   double waited_seconds = 0;
   struct Gpu {
     std::string uuid, name;
-    unsigned index = 0;
+    std::string label;  // "0", or "0:2" an instance
     uint64_t guaranteed_bytes = 0;
     std::optional<uint64_t> limit_bytes;
   };

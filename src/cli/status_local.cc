@@ -2,7 +2,7 @@
 #include "cli/status_local.h"
 
 #include "cli/envelope.h"
-#include "gpu/nvml.h"
+#include "gpu/nvml_instances.h"
 
 namespace gpumux::cli {
 namespace {
@@ -18,14 +18,14 @@ void Unknown(Json& object, const char* key, const std::string& reason) {
 }  // namespace
 
 Result<std::string> StatusFromNvml(const gpu::GpuSource& source) {
-  auto nvml = gpu::Nvml::Open(source);
+  auto nvml = gpu::OpenNvmlWithInstances(source);
   if (!nvml) return tl::unexpected(nvml.error());
   Json gpus = Json::array();
   for (const gpu::Device& device : (*nvml)->Devices()) {
     Json gpu;
     gpu["uuid"] = device.uuid.ToString();
     gpu["index"] = device.index.gpu;
-    gpu["instance_index"] = device.index.instance ? Json(*device.index.instance) : Json();
+    gpu["label"] = device.index.Label();
     gpu["name"] = device.name;
     gpu["pci_bus_id"] = device.pci_bus_id;
     for (const char* key :

@@ -62,8 +62,7 @@ Style StateStyle(const std::string& state) {
 std::string GpuIndices(const Json& tenant) {
   std::string out;
   for (const Json& gpu : ListAt(tenant, "gpus")) {
-    const auto index = NumberAt(gpu, "index");
-    out += (out.empty() ? "" : ",") + (index ? std::to_string(*index) : std::string("?"));
+    out += (out.empty() ? "" : ",") + GpuLabel(gpu);
   }
   return OrUnknown(out);
 }
@@ -117,7 +116,6 @@ std::string GpuTable(const Json& data, bool simulated, const Terminal& terminal)
   table.AddColumn("TENANTS", Align::kRight, 3);
   const bool tenants_known = At(data, "tenants").is_array();
   for (const Json& gpu : ListAt(data, "gpus")) {
-    const auto index = NumberAt(gpu, "index");
     const auto unmanaged = NumberAt(gpu, "mem_unmanaged_bytes");
     std::string name = OrUnknown(TextAt(gpu, "name", 40));
     // So long a name would cost a narrow terminal the column of what can be promised.
@@ -127,7 +125,7 @@ std::string GpuTable(const Json& data, bool simulated, const Terminal& terminal)
     // The software GPU's own name says it; one with a real GPU's name must not pass for it.
     const bool mark = simulated && name.find("simulated") == std::string::npos;
     table.AddRow(
-        {{index ? std::to_string(*index) : kUnknown},
+        {{GpuLabel(gpu)},
          {mark ? name + " SIM" : name},
          {OrUnknown(TextAt(gpu, "mode"))},
          {fmt::format("{} / {} / {} GiB", Gib(NumberAt(gpu, "mem_used_bytes")),
@@ -157,7 +155,6 @@ Table::Cell Guarantee(const Json& tenant) {
 // knows no more than their pids.
 bool AddStrangers(Table& table, const Json& gpu) {
   constexpr size_t kShown = 8;
-  const auto index = NumberAt(gpu, "index");
   std::vector<const Json*> strangers;
   for (const Json& stranger : ListAt(gpu, "strangers")) strangers.push_back(&stranger);
   std::stable_sort(strangers.begin(), strangers.end(), [](const Json* a, const Json* b) {
@@ -168,7 +165,7 @@ bool AddStrangers(Table& table, const Json& gpu) {
                   {kUnknown, Style::kDim},
                   {OrUnknown(owner)},
                   {"running"},
-                  {index ? std::to_string(*index) : kUnknown},
+                  {GpuLabel(gpu)},
                   {fmt::format("{} / {} GiB", used, kUnknown)},
                   {"none"},
                   {kUnknown},
@@ -224,12 +221,11 @@ std::string TenantTable(const Json& data, const Terminal& terminal) {
   for (const Json& gpu : ListAt(data, "gpus")) {
     const Json& pids = ListAt(gpu, "unmanaged_pids");
     if (pids.empty() || AddStrangers(table, gpu)) continue;
-    const auto index = NumberAt(gpu, "index");
     table.AddRow({{"(other)", Style::kDim},
                   {kUnknown, Style::kDim},
                   {kUnknown},
                   {"running"},
-                  {index ? std::to_string(*index) : kUnknown},
+                  {GpuLabel(gpu)},
                   {fmt::format("{} / {} GiB", Gib(NumberAt(gpu, "mem_unmanaged_bytes")), kUnknown)},
                   {"none"},
                   {kUnknown},
@@ -269,7 +265,7 @@ std::string Notes(const Json& data) {
       const uint64_t at_risk = NumberAt(gpu, "mem_at_risk_bytes").value_or(0);
       if (at_risk == 0) continue;
       out += fmt::format("{} is at risk: up to {} of its promise are not covered on GPU {}: {}\n",
-                         TextAt(tenant, "name", 24), FormatBytes(at_risk), NumberAt(gpu, "index").value_or(0),
+                         TextAt(tenant, "name", 24), FormatBytes(at_risk), GpuLabel(gpu),
                          TextAt(gpu, "at_risk_why", 300));
     }
     const std::string why = TextAt(At(tenant, "enforced"), "memory_reason", 300);
@@ -280,14 +276,13 @@ std::string Notes(const Json& data) {
   for (const Json& gpu : ListAt(data, "gpus")) {
     const Json& owner = At(gpu, "owner");
     if (owner.is_object()) {
-      out += fmt::format("GPU {} is managed by the daemon of uid {} (pid {})\n",
-                         NumberAt(gpu, "index").value_or(0), NumberAt(owner, "uid").value_or(0),
-                         NumberAt(owner, "pid").value_or(0));
+      out += fmt::format("GPU {} is managed by the daemon of uid {} (pid {})\n", GpuLabel(gpu),
+                         NumberAt(owner, "uid").value_or(0), NumberAt(owner, "pid").value_or(0));
     } else if (NumberAt(gpu, "mem_promisable_bytes") == 0 &&
                At(gpu, "mem_promisable_bytes_reason").is_string()) {
       const std::string remedy = TextAt(gpu, "remedy", 300);
       out +=
-          fmt::format("GPU {} takes no new tenants: {}{}\n", NumberAt(gpu, "index").value_or(0),
+          fmt::format("GPU {} takes no new tenants: {}{}\n", GpuLabel(gpu),
                       TextAt(gpu, "mem_promisable_bytes_reason", 300), remedy.empty() ? "" : "; " + remedy);
     }
   }
@@ -386,14 +381,14 @@ Result<std::string> RenderProcesses(const std::string& json, const Terminal& ter
       if (gpus.empty())
         row(pid_text, OrUnknown(TextAt(member, "name", 30)), kUnknown, kUnknown, kUnknown, guard_cell);
       for (const Json& gpu : gpus) {
-        std::optional<uint64_t> index;
+        std::string label = kUnknown;
         for (const Json& of_tenant : ListAt(tenant, "gpus")) {
-          if (TextAt(of_tenant, "uuid") == TextAt(gpu, "uuid")) index = NumberAt(of_tenant, "index");
+          if (TextAt(of_tenant, "uuid") == TextAt(gpu, "uuid")) label = GpuLabel(of_tenant);
         }
         const auto committed = NumberAt(gpu, "mem_committed_bytes");
         const auto overhead = NumberAt(gpu, "mem_overhead_bytes");
         const auto contexts = NumberAt(gpu, "contexts");
-        row(pid_text, OrUnknown(TextAt(member, "name", 30)), index ? std::to_string(*index) : kUnknown,
+        row(pid_text, OrUnknown(TextAt(member, "name", 30)), label,
             committed && overhead ? FormatBytes(*committed + *overhead) : kUnknown,
             contexts ? std::to_string(*contexts) : kUnknown, guard_cell);
       }

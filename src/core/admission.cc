@@ -18,7 +18,7 @@ bool EqualsIgnoringCase(std::string_view a, std::string_view b) {
                     [](unsigned char x, unsigned char y) { return std::tolower(x) == std::tolower(y); });
 }
 
-// An index, a UUID, or the beginning of one with at least one digit of it.
+// An index ("0", "0:2" for an instance), a UUID, or the beginning of one with at least one digit of it.
 Result<const GpuSnapshot*> Select(const std::string& text, const std::vector<GpuSnapshot>& gpus) {
   unsigned index = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), index);
@@ -26,8 +26,9 @@ Result<const GpuSnapshot*> Select(const std::string& text, const std::vector<Gpu
   const GpuSnapshot* found = nullptr;
   for (const GpuSnapshot& gpu : gpus) {
     const std::string uuid = gpu.uuid.ToString();
-    const bool matches = is_index
-                             ? gpu.index == index
+    const bool matches = is_index ? gpu.index == gpu::Index(index)
+                         : text == gpu.index.Label()
+                             ? true
                              : text.size() > 4 && text.size() <= uuid.size() &&
                                    EqualsIgnoringCase(text, std::string_view(uuid).substr(0, text.size()));
     if (!matches) continue;
@@ -84,7 +85,8 @@ Result<std::vector<Mode>> ModesFor(const Request& request) {
                               Name(*request.mode)),
                   "use --mode exclusive, or --isolate fault");
     }
-    return std::vector{Mode::kExclusive};
+    if (request.mode) return std::vector{*request.mode};
+    return std::vector{Mode::kMig, Mode::kExclusive};
   }
   if (request.mode) return std::vector{*request.mode};
   if (request.isolation == Isolation::kNone) return std::vector{Mode::kMps, Mode::kTimeslice, Mode::kTurns};
@@ -94,6 +96,7 @@ Result<std::vector<Mode>> ModesFor(const Request& request) {
 std::string ModeReason(const Request& request, Mode mode, const Candidates& chosen) {
   if (request.mode) return "asked for";
   if (mode == Mode::kExclusive) return "--isolate full: no neighbour at all";
+  if (mode == Mode::kMig) return "--isolate full: an instance of its own";
   if (mode == Mode::kMps)
     return "auto: kernels run beside those of neighbours, whose GPU faults may end this program "
            "(--isolate none)";
@@ -123,7 +126,7 @@ std::optional<std::string> WhyNot(const Request& request, Mode mode, const GpuSn
   if (gpu.Closed()) return gpu.closed_error.message;
   if (taken.contains(gpu.uuid))
     return fmt::format("GPU {} is kept for a request ahead in the queue", gpu.index.Label());
-  if (mode == Mode::kExclusive && gpu.tenants > 0) {
+  if (!Shares(mode) && gpu.tenants > 0) {
     return fmt::format("needs GPU {} to itself, which has {} tenant{}", gpu.index.Label(), gpu.tenants,
                        gpu.tenants == 1 ? "" : "s");
   }
@@ -143,7 +146,7 @@ std::optional<std::string> WhyNot(const Request& request, Mode mode, const GpuSn
 }
 
 Share Promise(const Request& request, Mode mode, const GpuSnapshot& gpu) {
-  if (mode == Mode::kExclusive) return {gpu.uuid, gpu.promisable_bytes, gpu.promisable_bytes};
+  if (!Shares(mode)) return {gpu.uuid, gpu.promisable_bytes, gpu.promisable_bytes};
   return ShareOn(request, gpu);
 }
 
@@ -172,7 +175,7 @@ Placement Place(const Request& request, Mode mode, const Candidates& chosen) {
   Placement placement{.mode = mode, .mode_reason = ModeReason(request, mode, chosen), .shares = {}};
   for (const GpuSnapshot* gpu : chosen) {
     placement.shares.push_back(Promise(request, mode, *gpu));
-    if (mode == Mode::kExclusive && gpu->unmanaged_bytes > 0) {
+    if (!Shares(mode) && gpu->unmanaged_bytes > 0) {
       placement.mode_reason += fmt::format("; but unmanaged processes hold {} of GPU {}",
                                            FormatBytes(gpu->unmanaged_bytes), gpu->index.Label());
     }
@@ -182,7 +185,7 @@ Placement Place(const Request& request, Mode mode, const Candidates& chosen) {
 
 // What it would be guaranteed there.
 uint64_t GuaranteeOn(const Request& request, Mode mode, const GpuSnapshot& gpu) {
-  if (mode == Mode::kExclusive) return gpu.UsableBytes();
+  if (!Shares(mode)) return gpu.UsableBytes();
   return request.mem ? BytesOf(*request.mem, gpu.UsableBytes()) : 0;
 }
 
@@ -280,7 +283,8 @@ std::string QuotaInUse(const Request& request, Mode mode, const Candidates& poss
 // In which order GPUs that fit are taken.
 void Order(Candidates& fitting, const Request& request, Mode mode, Fill policy) {
   const bool no_guarantee = Shares(mode) && !request.mem;
-  const Fill fill = request.fill.value_or(policy);
+  // The smallest instance that holds it: what it is given is all of it.
+  const Fill fill = mode == Mode::kMig ? Fill::kPack : request.fill.value_or(policy);
   // Who has no guarantee lives on what is left, so goes where most is.
   const bool most_room = no_guarantee && !request.fill && policy == Fill::kPack;
   std::stable_sort(fitting.begin(), fitting.end(), [&](const GpuSnapshot* a, const GpuSnapshot* b) {
@@ -399,6 +403,11 @@ int Prospect(const Decision& decision, const std::vector<GpuSnapshot>& gpus) {
 
 std::optional<Error> NeverHere(const Request& request, Mode mode, const GpuSnapshot& gpu) {
   if (gpu.Closed() && !gpu.opens_soon) return gpu.closed_error;
+  if (gpu.index.instance && std::max<size_t>(request.gpu_count, request.gpu_list.size()) > 1) {
+    return Error{Code::kUnsupported,
+                 fmt::format("GPU {} is a MIG instance, and a program has one at a time", gpu.index.Label()),
+                 "ask for one, or for whole GPUs"};
+  }
   if (const auto it = gpu.forbidden_modes.find(mode); it != gpu.forbidden_modes.end()) {
     return Error{it->second.code,
                  fmt::format("GPU {} cannot be used in mode {}: {}", gpu.index.Label(), Name(mode),
@@ -466,7 +475,10 @@ Decision Admit(const Request& request, const std::vector<GpuSnapshot>& gpus, con
   const auto modes = ModesFor(request);
   if (!modes) return modes.error();
   std::optional<Decision> best;
+  const bool instances = std::any_of(gpus.begin(), gpus.end(),
+                                     [](const GpuSnapshot& gpu) { return gpu.index.instance.has_value(); });
   for (const Mode mode : *modes) {
+    if (mode == Mode::kMig && !request.mode && !instances) continue;
     Decision decision = AdmitIn(mode, request, gpus, taken, rules);
     if (std::holds_alternative<Placement>(decision)) return decision;
     if (!best || Prospect(decision, gpus) > Prospect(*best, gpus)) best = std::move(decision);

@@ -88,8 +88,11 @@ Result<std::vector<Share>> JudgeChange(const Change& change, const Changeable& t
     if (Status status = JudgeTime(change, tenant, kept); !status) return tl::unexpected(status.error());
   }
   if (!change.mem) return tenant.shares;
-  if (tenant.mode == Mode::kExclusive) {
-    return Fail(Code::kUnsupported, fmt::format("{} is exclusive: it has all of its GPU", tenant.name), "");
+  if (!Shares(tenant.mode)) {
+    return Fail(Code::kUnsupported,
+                fmt::format("{} is in mode {}: it has all of its {}", tenant.name, Name(tenant.mode),
+                            tenant.mode == Mode::kMig ? "instance" : "GPU"),
+                "");
   }
   Request request;
   request.mem = change.mem;

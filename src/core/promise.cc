@@ -15,6 +15,8 @@ std::string_view Name(Mode mode) {
       return "turns";
     case Mode::kMps:
       return "mps";
+    case Mode::kMig:
+      return "mig";
   }
   return "?";
 }

@@ -18,13 +18,14 @@
 
 namespace gpumux::core {
 
-// How a GPU is shared. A GPU has one mode at a time, and none while it is empty.
-enum class Mode { kExclusive, kTimeslice, kTurns, kMps };
-inline constexpr Mode kModes[] = {Mode::kExclusive, Mode::kTimeslice, Mode::kTurns, Mode::kMps};
+// How a GPU, or an instance of one that is partitioned, is shared. It has one mode at a time, and none
+// while it is empty. kMig: an instance for one tenant alone.
+enum class Mode { kExclusive, kTimeslice, kTurns, kMps, kMig };
+inline constexpr Mode kModes[] = {Mode::kExclusive, Mode::kTimeslice, Mode::kTurns, Mode::kMps, Mode::kMig};
 std::string_view Name(Mode mode);
 std::optional<Mode> FindMode(std::string_view name);
 // Several tenants may have the GPU in this mode.
-constexpr bool Shares(Mode mode) { return mode != Mode::kExclusive; }
+constexpr bool Shares(Mode mode) { return mode != Mode::kExclusive && mode != Mode::kMig; }
 
 enum class Isolation {
   kNone,   // a neighbour's GPU fault may end this tenant

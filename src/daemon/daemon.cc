@@ -210,6 +210,7 @@ struct Daemon::Parts {
   void Tick() {
     KeepFiles();
     machine.ClaimFree();
+    machine.LookForInstances();
     machine.Recover(clock.Now(), leases.WaitForGpus());
     machine.ReadComputeModes();
     leases.TakeOverLate();

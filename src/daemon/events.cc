@@ -51,6 +51,7 @@ constexpr KindRow kKinds[] = {
     {EventKind::kLetGo, "let-go", Severity::kInfo},
     {EventKind::kGpuLost, "gpu-lost", Severity::kError},
     {EventKind::kGpuBack, "gpu-back", Severity::kInfo},
+    {EventKind::kMigChanged, "mig-changed", Severity::kInfo},
     {EventKind::kGpuOwned, "gpu-owned", Severity::kInfo},
     {EventKind::kMpsFault, "mps-fault", Severity::kError},
     {EventKind::kMpsServerLost, "mps-server-lost", Severity::kError},

@@ -52,6 +52,7 @@ enum class EventKind {
   kLetGo,       // what was held of it is no more
   kGpuLost,
   kGpuBack,
+  kMigChanged,
   kGpuOwned,
   kTurnTaken,      // from a holder that hung or did not use it
   kMpsFault,       // of one client: all clients of its server have lost their work

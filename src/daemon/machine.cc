@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <set>
+#include <utility>
 
 #include "base/log.h"
 #include "modes/sharing_mode.h"
@@ -62,6 +64,10 @@ core::GpuSnapshot GpuState::Snapshot() const {
   snapshot.context = cost;
   if (lost) {
     snapshot.closed_error = *lost;
+  } else if (partitioned) {
+    const Status status = modes::SupportsOn(core::Mode::kMig, {.partitioned = true});
+    snapshot.closed_error = status.error();
+    snapshot.closed_error.message = fmt::format("GPU {}: {}", device.index.Label(), status.error().message);
   } else if (!claim && !ledger.Tenants().empty()) {
     snapshot.closed_error = {
         Code::kConflict,
@@ -73,7 +79,9 @@ core::GpuSnapshot GpuState::Snapshot() const {
                                 : Error{Code::kUnavailable, "the ledger of the GPU could not be claimed", ""};
   }
   for (const core::Mode each : core::kModes) {
-    const Status status = modes::ModeOf(each).Supports(compute_mode);
+    const Status status = modes::SupportsOn(
+        each,
+        {.compute_mode = compute_mode, .instance = device.instance.has_value(), .partitioned = partitioned});
     if (!status) snapshot.forbidden_modes[each] = status.error();
   }
   return snapshot;
@@ -85,6 +93,7 @@ Machine::Machine(gpu::GpuSource source, gpu::Nvml& nvml, EventLoop& loop, EventL
 
 void Machine::Start(std::vector<UniqueFd> kept) {
   for (const gpu::Device& device : nvml_.Devices()) Add(device, kept);
+  MarkInstances();
 }
 
 void Machine::Add(const gpu::Device& device, std::span<UniqueFd> kept) {
@@ -137,11 +146,11 @@ void Machine::NoteBack(const GpuState& gpu) {
 void Machine::Recover(Time now, bool missing) {
   bool lost = missing, found = false;
   for (auto& gpu : gpus_) {
-    if (!gpu->Known() && Learn(*gpu)) {
+    if (!gpu->gone && !gpu->Known() && Learn(*gpu)) {
       found = true;
       NoteBack(*gpu);
     }
-    lost |= gpu->lost && gpu->lost->code != Code::kUnsupported;
+    lost |= gpu->lost && !gpu->gone && gpu->lost->code != Code::kUnsupported;
   }
   if (!lost) {
     recover_at_.reset();
@@ -175,7 +184,54 @@ bool Machine::TakeDevices() {
     gpu.device = device;
     gpu.compute_mode = nvml_.Mode(device.uuid).value_or(gpu.compute_mode);
   }
+  MarkInstances();
   return more;
+}
+
+void Machine::LookForInstances() {
+  if (nvml_.Look() && TakeDevices() && on_found) on_found();
+}
+
+std::string Machine::DescribeInstances(const GpuState& gpu) const {
+  std::string text;
+  for (const gpu::Device& device : nvml_.Devices()) {
+    if (device.instance && device.instance->gpu == gpu.device.uuid)
+      text +=
+          fmt::format("{}{} ({})", text.empty() ? "" : ", ", device.index.Label(), device.instance->profile);
+  }
+  return text.empty() ? "none" : text;
+}
+
+void Machine::MarkInstances() {
+  const auto& devices = nvml_.Devices();
+  std::set<gpu::Uuid> changed;
+  for (auto& gpu : gpus_) {
+    if (!gpu->device.instance) continue;
+    const bool there =
+        std::ranges::any_of(devices, [&](const auto& each) { return each.uuid == gpu->device.uuid; });
+    if (there == gpu->gone || !std::exchange(gpu->told, true)) changed.insert(gpu->device.instance->gpu);
+    if (there != gpu->gone) continue;
+    gpu->gone = !there;
+    if (there) {
+      Learn(*gpu);
+    } else {
+      gpu->lost = Error{Code::kUnavailable,
+                        fmt::format("instance {} is not there any more", gpu->device.index.Label()),
+                        "see which there are: gpumux mig status"};
+    }
+  }
+  for (auto& gpu : gpus_) {
+    if (gpu->device.instance) continue;
+    const bool partitioned = nvml_.IsPartitioned(gpu->device.uuid);
+    if (std::exchange(gpu->partitioned, partitioned) == partitioned && !changed.contains(gpu->device.uuid))
+      continue;
+    const std::string index = gpu->device.index.Label();
+    events_.Note({.kind = EventKind::kMigChanged,
+                  .text = partitioned ? fmt::format("GPU {} is partitioned (MIG); instances: {}", index,
+                                                    DescribeInstances(*gpu))
+                                      : fmt::format("GPU {} is not partitioned any more", index),
+                  .gpus = {gpu->device.uuid}});
+  }
 }
 
 void Machine::ClaimFree() {
@@ -233,8 +289,10 @@ Result<size_t> Machine::FindNamed(std::string_view text) const {
   std::optional<size_t> found;
   for (size_t at = 0; at < gpus_.size(); ++at) {
     const gpu::Device& device = gpus_[at]->device;
-    const bool is =
-        is_index ? index == device.index : text.size() > 4 && device.uuid.ToString().starts_with(text);
+    const bool is = is_index ? device.index == gpu::Index(static_cast<unsigned>(index))
+                    : text == device.index.Label()
+                        ? true
+                        : text.size() > 4 && device.uuid.ToString().starts_with(text);
     if (is && found) return Fail(Code::kInvalid, fmt::format("gpu: {} stands for several GPUs", text));
     if (is) found = at;
   }

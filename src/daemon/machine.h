@@ -37,6 +37,9 @@ struct GpuState {
   std::optional<GpuOwner> other_owner;
   unsigned claims = 0;        // tried
   std::optional<Error> lost;  // NVML does not answer for it
+  bool partitioned = false;   // MIG is on: its instances are what can be used
+  bool told = false;          // of an instance: an event said that it is there
+  bool gone = false;          // an instance that is not there any more; then `lost` too
   std::optional<Time> last_reading;
   uint64_t device_used_bytes = 0;  // NVML's figure, the driver's reserve not included
   std::map<pid_t, Stranger> strangers;
@@ -66,6 +69,8 @@ class Machine {
   void Recover(Time now, bool missing);
   // A GPU is there that was not, or what it has is known now. Before it is read.
   std::function<void()> on_found;
+  // Takes up which instances there are now, whoever made or removed some.
+  void LookForInstances();
   // Anybody with rights may change it at any time.
   void ReadComputeModes();
   // Tries again for GPUs that were someone else's.
@@ -91,8 +96,11 @@ class Machine {
   void Add(const gpu::Device& device, std::span<UniqueFd> kept = {});
   // What the GPU has, if that is not known yet; false: it still is not.
   bool Learn(GpuState& gpu);
-  // What NVML shows since it was started anew; whether there is a GPU more.
+  // What NVML shows since it was started anew, or there are other instances; whether there is a GPU more.
   bool TakeDevices();
+  // Marks those of NVML's instances that went and those that came back, and who is partitioned.
+  void MarkInstances();
+  std::string DescribeInstances(const GpuState& gpu) const;
   void Claim(GpuState& gpu);
   void Own(GpuState& gpu, UniqueFd socket);
 

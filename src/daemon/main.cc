@@ -24,6 +24,7 @@
 #include "daemon/daemon.h"
 #include "daemon/ending.h"
 #include "daemon/version.h"
+#include "gpu/nvml_instances.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -121,7 +122,7 @@ int Run(const Options& options) {
   if (!options.foreground) {
     if (Status status = SetLogFile(paths->log); !status) return Complain(status.error());
   }
-  auto nvml = gpu::Nvml::Open(*source);
+  auto nvml = gpu::OpenNvmlWithInstances(*source);
   if (!nvml) return Complain(nvml.error());
   DaemonSettings settings;
   settings.paths = *paths;

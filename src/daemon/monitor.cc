@@ -89,7 +89,8 @@ bool Monitor::ReadOnce(size_t gpu_index) {
     explained += ExplainedBytes(gpu, before);
   }
   // The two answers are of two moments: only what two readings agree on counts.
-  const uint64_t unexplained = Minus(memory->used_bytes, explained);
+  // Of a partitioned GPU its instances explain what is used.
+  const uint64_t unexplained = gpu.partitioned ? 0 : Minus(memory->used_bytes, explained);
   gpu.ledger.SetOutside(unmanaged, std::min(unexplained, gpu.previous_unexplained_bytes));
   gpu.previous_unexplained_bytes = unexplained;
 

@@ -198,7 +198,7 @@ Json TenantJson(const Tenant& tenant, const Machine& machine) {
     const uint64_t slot_peak = std::max(tenant.peak_bytes[slot], usage.peak_bytes);
     Json figures{{"uuid", share.gpu.ToString()},
                  {"index", gpu.device.index.gpu},
-                 {"instance_index", OrNull(gpu.device.index.instance)},
+                 {"label", gpu.device.index.Label()},
                  {"name", gpu.device.name},
                  {"mem_guaranteed_bytes", share.guaranteed_bytes},
                  {"mem_limit_bytes", OrNull(share.limit_bytes)}};
@@ -367,7 +367,7 @@ Json GpuJson(const GpuState& gpu, const Tenants& tenants, const Machine& machine
   const core::GpuSnapshot snapshot = gpu.Snapshot();
   Json json{{"uuid", gpu.device.uuid.ToString()},
             {"index", gpu.device.index.gpu},
-            {"instance_index", OrNull(gpu.device.index.instance)},
+            {"label", gpu.device.index.Label()},
             {"name", gpu.device.name},
             {"pci_bus_id", gpu.device.pci_bus_id}};
   json["mode"] = gpu.mode ? Json(core::Name(*gpu.mode)) : Json(nullptr);
@@ -452,7 +452,7 @@ std::string GrantedJson(const Tenant& tenant, const Machine& machine, const std:
     const GpuState& gpu = *machine.gpus()[*machine.Find(share.gpu)];
     gpus.push_back({{"uuid", share.gpu.ToString()},
                     {"index", gpu.device.index.gpu},
-                    {"instance_index", OrNull(gpu.device.index.instance)},
+                    {"label", gpu.device.index.Label()},
                     {"name", gpu.device.name},
                     {"mem_guaranteed_bytes", share.guaranteed_bytes},
                     {"mem_limit_bytes", OrNull(share.limit_bytes)}});

@@ -130,11 +130,8 @@ Status ReadMode(const Json& object, core::Request& ask) {
   auto mode = Text(object, "mode", 32);
   if (!mode) return tl::unexpected(mode.error());
   ask.mode = core::FindMode(*mode);
-  if (*mode == "mig")
-    return Fail(Code::kUnsupported, "mode mig is not built yet",
-                "use auto, timeslice, turns, mps or exclusive");
   if (!ask.mode && !mode->empty() && *mode != "auto")
-    return Bad("mode", "must be auto, exclusive, timeslice, turns or mps");
+    return Bad("mode", "must be auto, exclusive, timeslice, turns, mps or mig");
 
   auto isolate = Text(object, "isolate", 32);
   if (!isolate) return tl::unexpected(isolate.error());

@@ -93,10 +93,14 @@ TEST(RunRequest, NamesAProgramWithoutAName) {
   EXPECT_EQ(ParseRunRequest(request.dump())->ask.name, "python3");
 }
 
-TEST(RunRequest, KnowsWhatIsNotBuilt) {
+TEST(RunRequest, KnowsEveryMode) {
   json request = Good();
-  request["mode"] = "mig";
-  EXPECT_EQ(CodeOf(request), Code::kUnsupported);
+  for (const core::Mode mode : core::kModes) {
+    request["mode"] = core::Name(mode);
+    EXPECT_EQ(ParseRunRequest(request.dump())->ask.mode, mode);
+  }
+  request["mode"] = "best";
+  EXPECT_EQ(CodeOf(request), Code::kInvalid);
 }
 
 TEST(RunRequest, HasPartsOfAGpuOnlyInModesThatKeepThem) {

@@ -91,6 +91,10 @@ class Nvml {
   virtual Result<Locality> Near(const Uuid& gpu);
   // Partitions (nvml_mig.h). One that answers nothing, where there is nothing to ask.
   virtual Mig& mig();
+  // Looks which instances of partitioned GPUs are among Devices() now (nvml_instances.h); true: others
+  // than before.
+  virtual bool Look() { return false; }
+  virtual bool IsPartitioned(const Uuid&) const { return false; }
   // Whether it is enabled now. kUnsupported: this NVML does not tell.
   virtual Result<bool> MigEnabled(const Uuid& gpu);
   // A setting that nobody decides by, and a doctor tells of.

@@ -16,6 +16,12 @@ std::string ProfileOf(const std::string& name) {
 
 }  // namespace
 
+Result<std::unique_ptr<Nvml>> OpenNvmlWithInstances(const GpuSource& source) {
+  auto nvml = Nvml::Open(source);
+  if (!nvml) return tl::unexpected(nvml.error());
+  return std::make_unique<NvmlWithInstances>(std::move(*nvml));
+}
+
 NvmlWithInstances::NvmlWithInstances(std::unique_ptr<Nvml> nvml) : nvml_(std::move(nvml)) { Look(); }
 
 Status NvmlWithInstances::Restart() {

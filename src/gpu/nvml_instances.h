@@ -15,6 +15,10 @@ namespace gpumux::gpu {
 // stays; its processes are those of its instances, and not told twice.
 //
 // Errors as Nvml; kNotFound for an instance that is gone.
+//
+// Nvml::Open gives one without.
+Result<std::unique_ptr<Nvml>> OpenNvmlWithInstances(const GpuSource& source);
+
 class NvmlWithInstances final : public Nvml {
  public:
   explicit NvmlWithInstances(std::unique_ptr<Nvml> nvml);
@@ -23,9 +27,9 @@ class NvmlWithInstances final : public Nvml {
   Status Restart() override;
   // Asks anew which instances there are, without ending NVML: some 50 us for each. True: others
   // than before. Instances whose UUID no program could be given (drivers before R470) are left out.
-  bool Look();
+  bool Look() override;
   // Whether the GPU is partitioned, as of the last look.
-  bool IsPartitioned(const Uuid& gpu) const;
+  bool IsPartitioned(const Uuid& gpu) const override;
 
   std::string DriverVersion() const override { return nvml_->DriverVersion(); }
   Result<DeviceMemory> Memory(const Uuid& gpu) override;

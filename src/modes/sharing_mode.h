@@ -45,4 +45,13 @@ class SharingMode {
 
 const SharingMode& ModeOf(core::Mode mode);
 
+// What a GPU, or an instance of a partitioned one, is like now.
+struct Setting {
+  gpu::ComputeMode compute_mode = gpu::ComputeMode::kUnknown;
+  bool instance = false;
+  bool partitioned = false;  // a GPU with MIG on
+};
+// kUnsupported, with what to change or do instead, if the mode cannot be had there.
+Status SupportsOn(core::Mode mode, const Setting& setting);
+
 }  // namespace gpumux::modes
