@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "gpu/index.h"
 #include "gpu/uuid.h"
 #include "gpumux/abi/pages.h"
 
@@ -56,17 +57,13 @@ Status TakeGpu(const std::string& text, RunOptions& options) {
   while (begin <= text.size()) {
     const size_t end = std::min(text.find(',', begin), text.size());
     const std::string item = text.substr(begin, end - begin);
-    unsigned index = 0;
-    const auto parsed = std::from_chars(item.data(), item.data() + item.size(), index);
-    const bool is_index = parsed.ec == std::errc() && parsed.ptr == item.data() + item.size() && index < 1024;
+    const auto index = gpu::ParseIndex(item);
     const auto uuid = gpu::ParseUuid(item);
-    if (item.empty() || (!is_index && !uuid))
-      return Wrong("--gpu", text, "neither an index nor a UUID", hint);
-    const std::string canonical = uuid ? uuid->ToString() : std::to_string(index);
-    if (std::find(options.gpu_list.begin(), options.gpu_list.end(), canonical) != options.gpu_list.end()) {
+    if (!index && !uuid) return Wrong("--gpu", text, "neither an index nor a UUID", hint);
+    const std::string name = index ? index->Label() : uuid->ToString();
+    if (std::find(options.gpu_list.begin(), options.gpu_list.end(), name) != options.gpu_list.end())
       return Wrong("--gpu", text, "names a GPU twice", hint);
-    }
-    options.gpu_list.push_back(canonical);
+    options.gpu_list.push_back(name);
     begin = end + 1;
   }
   if (options.gpu_list.size() > GPUMUX_MAX_GPUS) {

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 
 namespace gpumux::core {
 
@@ -20,17 +19,13 @@ bool EqualsIgnoringCase(std::string_view a, std::string_view b) {
 
 // An index ("0", "0:2" for an instance), a UUID, or the beginning of one with at least one digit of it.
 Result<const GpuSnapshot*> Select(const std::string& text, const std::vector<GpuSnapshot>& gpus) {
-  unsigned index = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), index);
-  const bool is_index = error == std::errc() && end == text.data() + text.size();
+  const auto index = gpu::ParseIndex(text);
   const GpuSnapshot* found = nullptr;
   for (const GpuSnapshot& gpu : gpus) {
     const std::string uuid = gpu.uuid.ToString();
-    const bool matches = is_index ? gpu.index == gpu::Index(index)
-                         : text == gpu.index.Label()
-                             ? true
-                             : text.size() > 4 && text.size() <= uuid.size() &&
-                                   EqualsIgnoringCase(text, std::string_view(uuid).substr(0, text.size()));
+    const bool matches = index ? gpu.index == *index
+                               : text.size() > 4 && text.size() <= uuid.size() &&
+                                     EqualsIgnoringCase(text, std::string_view(uuid).substr(0, text.size()));
     if (!matches) continue;
     if (found)
       return Fail(Code::kInvalid, fmt::format("GPU \"{}\" names more than one GPU", text),

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <set>
 #include <utility>
 
@@ -283,16 +282,12 @@ std::vector<core::GpuSnapshot> Machine::Snapshot() const {
 }
 
 Result<size_t> Machine::FindNamed(std::string_view text) const {
-  uint64_t index = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), index);
-  const bool is_index = error == std::errc() && end == text.data() + text.size();
+  const auto index = gpu::ParseIndex(text);
   std::optional<size_t> found;
   for (size_t at = 0; at < gpus_.size(); ++at) {
     const gpu::Device& device = gpus_[at]->device;
-    const bool is = is_index ? device.index == gpu::Index(static_cast<unsigned>(index))
-                    : text == device.index.Label()
-                        ? true
-                        : text.size() > 4 && device.uuid.ToString().starts_with(text);
+    const bool is =
+        index ? device.index == *index : text.size() > 4 && device.uuid.ToString().starts_with(text);
     if (is && found) return Fail(Code::kInvalid, fmt::format("gpu: {} stands for several GPUs", text));
     if (is) found = at;
   }

@@ -37,6 +37,7 @@ bool Monitor::ReadOnce(size_t gpu_index) {
   // First what was promised on it is promised again (Machine::on_found).
   if (!gpu.Known()) return false;
 
+  if (gpu.gone) return false;
   // The pages before and after NVML's answer: calls go on meanwhile.
   std::vector<Before> members;
   for (const auto& [id, entry] : gpu.ledger.Tenants()) {

@@ -511,7 +511,10 @@ std::string SummaryJson(const Tenant& tenant, const Machine& machine) {
 std::string Report::Status(uid_t viewer) const {
   // A GPU that came late is the machine's last one, whatever NVML's index of it is.
   std::vector<const GpuState*> by_index;
-  for (const auto& gpu : machine_.gpus()) by_index.push_back(gpu.get());
+  for (const auto& gpu : machine_.gpus()) {
+    // An instance that was removed is of interest as long as somebody has a promise on it.
+    if (!gpu->gone || !gpu->ledger.Tenants().empty()) by_index.push_back(gpu.get());
+  }
   std::ranges::stable_sort(by_index, {}, [](const GpuState* gpu) { return gpu->device.index; });
   Json gpus = Json::array();
   for (const GpuState* gpu : by_index) gpus.push_back(GpuJson(*gpu, tenants_, machine_));

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <charconv>
 #include <compare>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace gpumux::gpu {
 
@@ -21,5 +23,21 @@ struct Index {
     return std::to_string(gpu) + (instance ? ":" + std::to_string(*instance) : "");
   }
 };
+
+// "0", "0:2"; nullopt: neither, or numbers that no machine has.
+inline std::optional<Index> ParseIndex(std::string_view text) {
+  constexpr unsigned kMost = 1024;
+  const auto number = [](std::string_view part) -> std::optional<unsigned> {
+    unsigned value = 0;
+    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value);
+    if (error != std::errc() || end != part.data() + part.size() || value >= kMost) return std::nullopt;
+    return value;
+  };
+  const size_t colon = text.find(':');
+  const auto gpu = number(text.substr(0, colon));
+  if (!gpu || colon == std::string_view::npos) return gpu ? std::optional(Index(*gpu)) : std::nullopt;
+  const auto instance = number(text.substr(colon + 1));
+  return instance ? std::optional(Index(*gpu, *instance)) : std::nullopt;
+}
 
 }  // namespace gpumux::gpu

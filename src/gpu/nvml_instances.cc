@@ -10,8 +10,11 @@ namespace {
 
 // "NVIDIA H200 MIG 1g.18gb": what drivers call it.
 std::string ProfileOf(const std::string& name) {
-  const size_t at = name.rfind("MIG ");
-  return at == std::string::npos ? std::string() : name.substr(at + 4);
+  constexpr std::string_view kMark = "MIG ";
+  const size_t at = name.rfind(kMark);
+  if (at == std::string::npos) return {};
+  const std::string rest = name.substr(at + kMark.size());
+  return rest.substr(0, rest.find(' '));
 }
 
 }  // namespace
