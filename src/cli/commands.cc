@@ -30,6 +30,7 @@ constexpr Command kCommands[] = {
     {"mode", "how each GPU is shared, and why", ModeMain, ModeSpec},
     {"promise", "what each GPU promises, as text for your documentation", PromiseMain, PromiseSpec},
     {"mps", "NVIDIA MPS as gpumux runs it", MpsMain, MpsSpec},
+    {"mig", "NVIDIA MIG: which instances a GPU can have, and which to make", MigMain, MigSpec},
     {"kernelspec", "each notebook kernel of Jupyter as a tenant", KernelspecMain, KernelspecSpec},
     {"config", "what is configured, and whether it is right", ConfigMain, ConfigSpec},
     {"doctor", "find what keeps it from working, and what to do", DoctorMain, DoctorSpec},
@@ -39,7 +40,7 @@ constexpr Command kCommands[] = {
 };
 
 // Commands of the product that later versions bring.
-constexpr const char* kLater[] = {"mig", "profile", "advise", "bench", "cdi", "docker", "podman", "compose"};
+constexpr const char* kLater[] = {"profile", "advise", "bench", "cdi", "docker", "podman", "compose"};
 
 const Command* Find(const std::string& name) {
   for (const Command& command : kCommands) {

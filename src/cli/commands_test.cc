@@ -69,7 +69,7 @@ TEST_F(Commands, UsageErrorsEndWithTwoAndChangeNothing) {
 }
 
 TEST_F(Commands, CommandsOfLaterVersionsEndWithSeven) {
-  for (const char* name : {"mig", "bench"}) EXPECT_EQ(Invoke({name}).status, 7);
+  for (const char* name : {"advise", "bench"}) EXPECT_EQ(Invoke({name}).status, 7);
   EXPECT_EQ(Invoke({"run", "--share", "40%", "true"}).status, 7);
 }
 

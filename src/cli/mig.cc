@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// NVIDIA MIG: which instances a GPU can have, and which to make for whom. One file a verb.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+
+#include "base/nearest.h"
+#include "cli/command_line.h"
+#include "cli/commands.h"
+#include "cli/mig_commands.h"
+#include "cli/terminal.h"
+
+namespace gpumux::cli {
+namespace {
+
+using Takes = OptionSpec::Takes;
+
+constexpr const char* kExample = "write for example gpumux mig plan --gpu H200 --want 3x1g.18gb,1x3g.71gb";
+
+struct Verb {
+  const char* name;
+  int (*main)(const ParsedCommandLine&);
+  std::vector<std::string> options;  // those that it takes, besides --json
+  size_t words = 0;                  // after its name
+};
+
+const std::vector<Verb>& Verbs() {
+  static const std::vector<Verb> verbs = {
+      {"profiles", MigProfiles, {"--gpu"}},
+      {"plan", MigPlan, {"--gpu", "--want", "--for", "--no-disturb"}},
+  };
+  return verbs;
+}
+
+std::vector<std::string> Names() {
+  std::vector<std::string> names;
+  for (const Verb& verb : Verbs()) names.emplace_back(verb.name);
+  return names;
+}
+
+Result<const Verb*> FindVerb(const ParsedCommandLine& line) {
+  if (line.words.empty())
+    return Fail(Code::kInvalid, fmt::format("say what to do: {}", fmt::join(Names(), ", ")), kExample);
+  for (const Verb& verb : Verbs()) {
+    if (line.words[0] == verb.name) return &verb;
+  }
+  const auto nearest = Nearest(line.words[0], Names());
+  return Fail(Code::kInvalid, fmt::format("mig does not know '{}'", Plain(line.words[0], 40)),
+              nearest ? fmt::format("did you mean {}?", *nearest) : kExample);
+}
+
+Status Judge(const ParsedCommandLine& line, const Verb& verb) {
+  if (line.words.size() > verb.words + 1)
+    return Fail(Code::kInvalid, fmt::format("'{}' is one word too many", Plain(line.words.back(), 40)),
+                kExample);
+  for (const auto& [option, values] : line.values) {
+    if (option == "--json" || std::ranges::count(verb.options, option) > 0) continue;
+    return Fail(Code::kInvalid, fmt::format("{} is not for mig {}", option, verb.name), kExample);
+  }
+  return {};
+}
+
+}  // namespace
+
+const CommandSpec& MigSpec() {
+  static const CommandSpec spec{
+      .usage = "gpumux mig [options] profiles|plan",
+      .summary = "NVIDIA MIG: which instances a GPU can have, and which to make.",
+      .options = {{"--gpu", Takes::kValue, "MODEL",
+                   "GPUs to look at, such as H200 or 2xH200,A30; else those of this machine"},
+                  {"--want", Takes::kValue, "LIST", "plan: instances, such as 3x1g.18gb,1x3g.71gb"},
+                  {"--for", Takes::kValue, "FILE", "plan: tenants, as JSON"},
+                  {"--no-disturb", Takes::kNothing, "", "plan: instances in use stay where they are"},
+                  {"--json", Takes::kNothing, "",
+                   "one JSON object (schemas gpumux.mig-profiles/1, gpumux.mig-plan/1)"}},
+      .footer =
+          "Nothing is changed. plan ends with 0 if all of it fits, else with 1.\n\n"
+          "Examples:\n"
+          "  gpumux mig profiles --gpu H200\n"
+          "  gpumux mig plan --gpu H200 --want 3x1g.18gb,1x3g.71gb\n"
+          "  gpumux mig plan --gpu 8xH100-80 --for tenants.json\n",
+      .words = CommandSpec::Words::kSome,
+      .choices = Names()};
+  return spec;
+}
+
+int MigMain(const std::vector<std::string>& arguments) {
+  const auto line = ParseArguments(MigSpec(), arguments);
+  if (!line) return Report(line.error());
+  if (line->help) return Print(HelpText(MigSpec())) ? 0 : 1;
+  const bool json = line->Has("--json");
+  const auto verb = FindVerb(*line);
+  if (!verb) return Report(verb.error(), json);
+  if (const Status status = Judge(*line, **verb); !status) return Report(status.error(), json);
+  return (*verb)->main(*line);
+}
+
+}  // namespace gpumux::cli

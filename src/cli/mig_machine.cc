@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/mig_machine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cli/mig_request.h"
+#include "cli/terminal.h"
+#include "gpu/nvml_mig.h"
+#include "gpu/source.h"
+
+namespace gpumux::cli {
+namespace {
+
+using core::mig::GpuState;
+using core::mig::Present;
+using gpu::MigModel;
+using gpu::MigProfile;
+
+// What the driver says of a profile, and the table of the same GPU where the driver says nothing: it
+// wants rights for placements, and SMs came late.
+MigProfile Merged(MigProfile told, const MigModel* table) {
+  const MigProfile* row = table && told.id ? table->FindProfile(*told.id) : nullptr;
+  if (!row) return told;
+  if (told.starts.empty() && row->placements_known()) {
+    told.starts = row->starts;
+    told.memory_slices = row->memory_slices;
+    told.inferred |= gpu::kInferredPlacements;
+  }
+  if (!told.sms && row->sms) {
+    told.sms = row->sms;
+    told.inferred |= gpu::kInferredSms;
+  }
+  return told;
+}
+
+// The GPU as its driver tells of it; the largest instance has all slices.
+MigModel ModelOf(const gpu::Device& device, const std::vector<MigProfile>& profiles, const MigModel* table) {
+  MigModel model;
+  if (table) model = *table;
+  if (!table) model.key = Plain(device.name, 60);
+  model.name = Plain(device.name, 60);
+  model.note.clear();
+  model.from_device = true;
+  model.profiles.clear();
+  model.compute_slices = model.max_instances = 0;
+  model.memory_slices.reset();
+  for (const MigProfile& told : profiles) {
+    const MigProfile profile = Merged(told, table);
+    model.compute_slices = std::max(model.compute_slices, profile.compute_slices);
+    model.max_instances = std::max(model.max_instances, profile.max_instances);
+    for (const uint32_t start : profile.starts)
+      model.memory_slices =
+          std::max(model.memory_slices.value_or(0), start + profile.memory_slices.value_or(0));
+    model.profiles.push_back(profile);
+  }
+  return model;
+}
+
+// Who uses an instance, as far as may be seen.
+std::vector<std::string> UsersOf(gpu::Mig& mig, const gpu::Uuid& uuid, uint32_t instance) {
+  std::vector<std::string> users;
+  const auto devices = mig.Devices(uuid);
+  if (!devices) return users;
+  for (const gpu::MigDevice& device : *devices) {
+    if (device.gpu_instance != instance) continue;
+    const auto processes = mig.Processes(uuid, device.gpu_instance, device.compute_instance);
+    if (!processes) continue;
+    for (const gpu::ProcessUse& process : *processes) users.push_back(fmt::format("pid {}", process.pid));
+  }
+  return users;
+}
+
+Result<std::vector<Present>> PresentOn(gpu::Mig& mig, const gpu::Uuid& uuid) {
+  const auto instances = mig.Instances(uuid);
+  if (!instances) return tl::unexpected(instances.error());
+  std::vector<Present> present;
+  for (const gpu::MigInstance& instance : *instances)
+    present.push_back({{instance.placement.start, instance.profile}, UsersOf(mig, uuid, instance.id)});
+  return present;
+}
+
+// One GPU of a machine; false: it cannot be planned for, and `note` says why.
+Result<bool> Add(MigGpus& gpus, gpu::Nvml& nvml, const gpu::Device& device) {
+  const std::string name = fmt::format("GPU {}", device.index.Label());
+  const auto table = gpu::FindMigModel(device.name);
+  const auto modes = nvml.mig().Modes(device.uuid);
+  const bool on = modes && *modes && (*modes)->current;
+  GpuState gpu{name, table ? *table : nullptr};
+  if (on) {
+    const auto profiles = nvml.mig().Profiles(device.uuid);
+    if (!profiles) return tl::unexpected(profiles.error());
+    const auto present = PresentOn(nvml.mig(), device.uuid);
+    if (!present) return tl::unexpected(present.error());
+    gpus.read.push_back(ModelOf(device, *profiles, gpu.model));
+    gpu.model = &gpus.read.back();
+    gpu.present = *present;
+  } else if (!gpu.model) {
+    gpus.note += fmt::format("{} is left out: {}\n", name, table.error().message);
+    return false;
+  } else {
+    gpus.note += fmt::format(
+        "MIG is off on {}: its driver tells no profiles then, and these are the table's.\n", name);
+  }
+  gpus.gpus.push_back(std::move(gpu));
+  gpus.uuids.push_back(device.uuid.ToString());
+  return true;
+}
+
+}  // namespace
+
+Result<MigGpus> MigGpusOfMachine(gpu::Nvml& nvml, bool simulated) {
+  MigGpus gpus;
+  gpus.simulated = simulated;
+  for (const gpu::Device& device : nvml.Devices()) {
+    if (const auto added = Add(gpus, nvml, device); !added) return tl::unexpected(added.error());
+  }
+  if (gpus.gpus.empty())
+    return Fail(Code::kUnsupported,
+                "no GPU of this machine has MIG" +
+                    (gpus.note.empty() ? "" : ": " + gpus.note.substr(0, gpus.note.find('\n'))),
+                "name others with --gpu");
+  return gpus;
+}
+
+Result<MigGpus> MigGpusOf(const ParsedCommandLine& line) {
+  if (const auto text = line.Value("--gpu")) {
+    auto named = ParseMigGpus(*text);
+    if (!named) return tl::unexpected(named.error());
+    MigGpus gpus;
+    gpus.gpus = std::move(*named);
+    gpus.uuids.resize(gpus.gpus.size());
+    return gpus;
+  }
+  const auto source = gpu::FindGpuSource();
+  if (!source) return tl::unexpected(source.error());
+  const auto nvml = gpu::Nvml::Open(*source);
+  if (!nvml) return tl::unexpected(nvml.error());
+  return MigGpusOfMachine(**nvml, source->simulated);
+}
+
+}  // namespace gpumux::cli
