@@ -6,6 +6,7 @@
 namespace gpumux::cli {
 
 // The verbs of `gpumux mig`, each with its options judged already (mig.cc).
+int MigStatus(const ParsedCommandLine& line);
 int MigProfiles(const ParsedCommandLine& line);
 int MigPlan(const ParsedCommandLine& line);
 
