@@ -15,6 +15,7 @@
 #include "cli/doctor/check.h"
 #include "cli/doctor/files.h"
 #include "cli/terminal.h"
+#include "gpu/nvml_mig.h"
 #include "gpumux/abi/session.h"
 
 namespace gpumux::cli::doctor {
@@ -141,8 +142,24 @@ Verdict Devices(const Environment& environment) {
   return Ok(fmt::format("{} device files are there and may be used", wanted.size()));
 }
 
-// What an entry of CUDA_VISIBLE_DEVICES means; "" if it names a GPU.
-std::string Complaint(const std::string& entry, const std::vector<gpu::Device>& devices) {
+// Whether a MIG device is called so, or begins so and no other does.
+bool NamesInstance(const std::string& entry, gpu::Nvml& nvml) {
+  size_t fitting = 0;
+  for (const gpu::Device& gpu : nvml.Devices()) {
+    if (gpu.instance) continue;
+    for (const gpu::MigDevice& device :
+         nvml.mig().Devices(gpu.uuid).value_or(std::vector<gpu::MigDevice>{})) {
+      const std::string old_name =
+          fmt::format("MIG-{}/{}/{}", gpu.uuid.ToString(), device.gpu_instance, device.compute_instance);
+      if (entry == old_name || device.uuid.starts_with(entry)) ++fitting;
+    }
+  }
+  return fitting == 1;
+}
+
+// What an entry of CUDA_VISIBLE_DEVICES means; "" if it names a GPU or an instance of one.
+std::string Complaint(const std::string& entry, gpu::Nvml& nvml) {
+  const std::vector<gpu::Device>& devices = nvml.Devices();
   if (entry.starts_with("GPU-")) {
     const auto fitting = std::count_if(devices.begin(), devices.end(), [&](const gpu::Device& device) {
       return device.uuid.ToString().starts_with(entry);
@@ -150,7 +167,8 @@ std::string Complaint(const std::string& entry, const std::vector<gpu::Device>& 
     if (fitting == 1) return "";
     return fitting == 0 ? "there is no such GPU" : "several GPUs begin so";
   }
-  if (entry.starts_with("MIG-")) return "MIG devices are not shared by this version";
+  if (entry.starts_with("MIG-"))
+    return NamesInstance(entry, nvml) ? "" : "there is no such MIG device (instances end with a reset)";
   if (entry.find_first_not_of("0123456789") != std::string::npos) return "not a number and not a UUID";
   const auto index = NumberAt(entry);
   return index && *index < devices.size()
@@ -171,7 +189,7 @@ Verdict Visible(const Environment& environment) {
   auto entries = Split(*visible, ',');
   if (entries.empty()) return Warn(shown + ": programs find no GPU" + effect, fix);
   for (const std::string& entry : entries) {
-    const std::string complaint = Complaint(entry, gpus.nvml->Devices());
+    const std::string complaint = Complaint(entry, *gpus.nvml);
     if (!complaint.empty())
       return Warn(
           fmt::format("{}: \"{}\" ends the list, for {}{}", shown, Plain(entry, 60), complaint, effect), fix);

@@ -5,6 +5,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "base/process.h"
 #include "base/units.h"
@@ -12,6 +15,7 @@
 #include "cli/doctor/daemon_answers.h"
 #include "cli/doctor/files.h"
 #include "cli/terminal.h"
+#include "gpu/nvml_mig.h"
 
 namespace gpumux::cli::doctor {
 namespace {
@@ -56,19 +60,51 @@ Verdict Modes(const Environment& environment) {
   return Ok("DEFAULT: several processes may use a GPU");
 }
 
+// A GPU with MIG on is of use by its instances alone.
+std::optional<Verdict> OfPartitioned(gpu::Nvml& nvml, const gpu::Device& device,
+                                     std::vector<std::string>& on) {
+  const std::string name = "GPU " + device.index.Label(), index = device.index.Label();
+  const auto instances = nvml.mig().Devices(device.uuid);
+  if (!instances) return CannotTell(fmt::format("{}: {}", name, Plain(instances.error().message, 200)));
+  if (instances->empty())
+    return Bad(
+        fmt::format("MIG is on on {}, and it has no instances: no program can use it", name),
+        fmt::format(
+            "sudo nvidia-smi mig -i {} -cgi PROFILE -C (gpumux mig plan says which); or switch it off: sudo "
+            "nvidia-smi -i {} -mig 0",
+            index, index));
+  on.push_back(
+      fmt::format("{} with {} instance{}", name, instances->size(), instances->size() == 1 ? "" : "s"));
+  return std::nullopt;
+}
+
 Verdict Mig(const Environment& environment) {
   const GpuView& gpus = environment.gpus();
   if (!gpus.nvml) return Skip(kNoNvml);
+  std::vector<std::string> on;
+  bool any = false;
   for (const gpu::Device& device : gpus.nvml->Devices()) {
-    const auto mig = gpus.nvml->MigEnabled(device.uuid);
-    if (!mig)
-      return CannotTell(fmt::format("GPU {}: {}", device.index.Label(), Plain(mig.error().message, 200)));
-    if (*mig)
-      return Bad(fmt::format("MIG is enabled on GPU {}: its instances are not shared by this version",
-                             device.index.Label()),
-                 fmt::format("sudo nvidia-smi -i {} -mig 0", device.index.Label()));
+    if (device.instance) continue;
+    const auto told = gpus.nvml->mig().Modes(device.uuid);
+    if (!told && told.error().code == Code::kUnsupported) return Skip(Plain(told.error().message, 200));
+    if (!told)
+      return CannotTell(fmt::format("GPU {}: {}", device.index.Label(), Plain(told.error().message, 200)));
+    if (!*told) continue;
+    any = true;
+    const gpu::MigModes modes = **told;
+    if (modes.pending != modes.current)
+      return Warn(
+          fmt::format("MIG is {} on GPU {}, and {} with its next reset", modes.current ? "on" : "off",
+                      device.index.Label(), modes.pending ? "comes on" : "goes off"),
+          fmt::format(
+              "sudo nvidia-smi --gpu-reset -i {}, once no program uses it; or set it back: sudo nvidia-smi "
+              "-i {} -mig {}",
+              device.index.Label(), device.index.Label(), modes.current ? 1 : 0));
+    if (!modes.current) continue;
+    if (const auto bad = OfPartitioned(*gpus.nvml, device, on)) return *bad;
   }
-  return Ok("off");
+  if (!on.empty()) return Ok(fmt::format("on: {}; gpumux mig status shows them", fmt::join(on, ", ")));
+  return Ok(any ? "off" : "no GPU here has MIG");
 }
 
 Verdict Persistence(const Environment& environment) {
@@ -148,7 +184,7 @@ std::span<const Check> GpuChecks() {
   static constexpr Check kChecks[] = {
       {"gpu-answers", "gpu", "every GPU answers NVML", Answers},
       {"gpu-compute-mode", "gpu", "the compute mode lets several processes in", Modes},
-      {"gpu-mig", "gpu", "MIG is off", Mig},
+      {"gpu-mig", "gpu", "MIG is off, or has instances", Mig},
       {"gpu-persistence", "gpu", "persistence mode", Persistence},
       {"gpu-xid", "gpu", "Xid errors in the kernel's log", Xids},
       {"gpu-strangers", "gpu", "processes on the GPUs that have no promise", Strangers},

@@ -7,8 +7,19 @@
 #include <vector>
 
 #include "cli/doctor/environment.h"
+#include "gpu/nvml_mig.h"
 
 namespace gpumux::cli::doctor {
+
+// For tests: what NVML says of MIG, the same of every GPU.
+class FakeMig final : public gpu::Mig {
+ public:
+  Result<std::optional<gpu::MigModes>> Modes(const gpu::Uuid&) override { return modes; }
+  Result<std::vector<gpu::MigDevice>> Devices(const gpu::Uuid&) override { return devices; }
+
+  Result<std::optional<gpu::MigModes>> modes = std::optional(gpu::MigModes{});
+  Result<std::vector<gpu::MigDevice>> devices = std::vector<gpu::MigDevice>{};
+};
 
 // For tests: figures of NVML that a test sets.
 class FakeNvml final : public gpu::Nvml {
@@ -20,7 +31,7 @@ class FakeNvml final : public gpu::Nvml {
   Result<gpu::DeviceMemory> Memory(const gpu::Uuid&) override;
   Result<std::vector<gpu::ProcessUse>> Processes(const gpu::Uuid&) override { return processes; }
   Result<gpu::ComputeMode> Mode(const gpu::Uuid&) override { return mode; }
-  Result<bool> MigEnabled(const gpu::Uuid&) override { return mig; }
+  gpu::Mig& mig() override { return partitions; }
   Result<bool> PersistenceEnabled(const gpu::Uuid&) override { return persistence; }
 
   std::vector<gpu::Device> devices;
@@ -28,7 +39,7 @@ class FakeNvml final : public gpu::Nvml {
   bool lost = false;
   std::vector<gpu::ProcessUse> processes;
   gpu::ComputeMode mode = gpu::ComputeMode::kDefault;
-  bool mig = false;
+  FakeMig partitions;
   bool persistence = true;
 };
 
