@@ -32,6 +32,8 @@ const std::vector<Verb>& Verbs() {
       {"status", MigStatus, {}},
       {"profiles", MigProfiles, {"--gpu"}},
       {"plan", MigPlan, {"--gpu", "--want", "--for", "--no-disturb"}},
+      {"export", MigExport, {"--gpu", "--label"}, 1},
+      {"import", MigImport, {"--gpu", "--label"}, 1},
   };
   return verbs;
 }
@@ -68,23 +70,27 @@ Status Judge(const ParsedCommandLine& line, const Verb& verb) {
 
 const CommandSpec& MigSpec() {
   static const CommandSpec spec{
-      .usage = "gpumux mig [options] status|profiles|plan",
+      .usage = "gpumux mig [options] status|profiles|plan|export|import [FILE]",
       .summary = "NVIDIA MIG: which instances there are, which a GPU can have, and which to make.",
-      .options =
-          {{"--gpu", Takes::kValue, "MODEL",
-            "GPUs to look at, such as H200 or 2xH200,A30; else those of this machine"},
-           {"--want", Takes::kValue, "LIST", "plan: instances, such as 3x1g.18gb,1x3g.71gb"},
-           {"--for", Takes::kValue, "FILE", "plan: tenants, as JSON"},
-           {"--no-disturb", Takes::kNothing, "", "plan: instances in use stay where they are"},
-           {"--json", Takes::kNothing, "",
-            "one JSON object (schemas gpumux.mig-status/1, gpumux.mig-profiles/1, gpumux.mig-plan/1)"}},
+      .options = {{"--gpu", Takes::kValue, "MODEL",
+                   "GPUs to look at, such as H200 or 2xH200,A30; else those of this machine"},
+                  {"--want", Takes::kValue, "LIST", "plan: instances, such as 3x1g.18gb,1x3g.71gb"},
+                  {"--for", Takes::kValue, "FILE", "plan: tenants, as JSON"},
+                  {"--no-disturb", Takes::kNothing, "", "plan: instances in use stay where they are"},
+                  {"--label", Takes::kValue, "NAME", "import, export: the configuration's name"},
+                  {"--json", Takes::kNothing, "",
+                   "one JSON object (schemas gpumux.mig-status/1, mig-profiles/1 and mig-plan/1)"}},
       .footer =
-          "Nothing is changed. plan ends with 0 if all of it fits, else with 1.\n\n"
+          "Nothing is changed. plan and import end with 0 if all of it fits, else with 1.\n"
+          "export writes what this machine has, or a plan of --json, as a file of NVIDIA's mig-parted; "
+          "import "
+          "makes a plan of one.\n\n"
           "Examples:\n"
           "  gpumux mig status\n"
           "  gpumux mig profiles --gpu H200\n"
           "  gpumux mig plan --gpu H200 --want 3x1g.18gb,1x3g.71gb\n"
-          "  gpumux mig plan --gpu 8xH100-80 --for tenants.json\n",
+          "  gpumux mig plan --gpu 8xH100-80 --for tenants.json\n"
+          "  gpumux mig import config.yaml --label all-1g --gpu H200\n",
       .words = CommandSpec::Words::kSome,
       .choices = Names()};
   return spec;

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string>
+
 #include "cli/command_line.h"
+#include "cli/mig_plan_document.h"
 
 namespace gpumux::cli {
 
@@ -9,5 +12,10 @@ namespace gpumux::cli {
 int MigStatus(const ParsedCommandLine& line);
 int MigProfiles(const ParsedCommandLine& line);
 int MigPlan(const ParsedCommandLine& line);
+int MigImport(const ParsedCommandLine& line);
+int MigExport(const ParsedCommandLine& line);
+
+// Prints a plan and gives the exit status: 0 if all of it fits, else 1.
+int ShowMigPlan(const MigPlanned& planned, const std::string& note, bool json);
 
 }  // namespace gpumux::cli

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "cli/mig_request.h"
 #include "cli/terminal.h"
@@ -72,13 +73,30 @@ std::vector<std::string> UsersOf(gpu::Mig& mig, const gpu::Uuid& uuid, uint32_t 
   return users;
 }
 
-Result<std::vector<Present>> PresentOn(gpu::Mig& mig, const gpu::Uuid& uuid) {
+// Of one instance, in compute slices; empty: it has none, or the driver does not tell.
+std::vector<uint32_t> DivisionOf(gpu::Mig& mig, const gpu::Uuid& uuid, uint32_t instance) {
+  std::vector<uint32_t> sizes;
+  const auto parts = mig.ComputeInstances(uuid, instance);
+  if (!parts) return sizes;
+  for (const gpu::MigInstance& part : *parts) sizes.push_back(part.placement.size);
+  return sizes;
+}
+
+struct OnGpu {
+  std::vector<Present> present;
+  MigDivisions divided;
+};
+Result<OnGpu> PresentOn(gpu::Mig& mig, const gpu::Uuid& uuid) {
   const auto instances = mig.Instances(uuid);
   if (!instances) return tl::unexpected(instances.error());
-  std::vector<Present> present;
-  for (const gpu::MigInstance& instance : *instances)
-    present.push_back({{instance.placement.start, instance.profile}, UsersOf(mig, uuid, instance.id)});
-  return present;
+  OnGpu on;
+  for (const gpu::MigInstance& instance : *instances) {
+    const core::mig::Placed placed{instance.placement.start, instance.profile};
+    on.present.push_back({placed, UsersOf(mig, uuid, instance.id)});
+    if (auto sizes = DivisionOf(mig, uuid, instance.id); !sizes.empty())
+      on.divided[placed] = std::move(sizes);
+  }
+  return on;
 }
 
 // One GPU of a machine; false: it cannot be planned for, and `note` says why.
@@ -88,14 +106,16 @@ Result<bool> Add(MigGpus& gpus, gpu::Nvml& nvml, const gpu::Device& device) {
   const auto modes = nvml.mig().Modes(device.uuid);
   const bool on = modes && *modes && (*modes)->current;
   GpuState gpu{name, table ? *table : nullptr};
+  MigDivisions divided;
   if (on) {
     const auto profiles = nvml.mig().Profiles(device.uuid);
     if (!profiles) return tl::unexpected(profiles.error());
-    const auto present = PresentOn(nvml.mig(), device.uuid);
-    if (!present) return tl::unexpected(present.error());
+    auto there = PresentOn(nvml.mig(), device.uuid);
+    if (!there) return tl::unexpected(there.error());
     gpus.read.push_back(ModelOf(device, *profiles, gpu.model));
     gpu.model = &gpus.read.back();
-    gpu.present = *present;
+    gpu.present = std::move(there->present);
+    divided = std::move(there->divided);
   } else if (!gpu.model) {
     gpus.note += fmt::format("{} is left out: {}\n", name, table.error().message);
     return false;
@@ -105,6 +125,9 @@ Result<bool> Add(MigGpus& gpus, gpu::Nvml& nvml, const gpu::Device& device) {
   }
   gpus.gpus.push_back(std::move(gpu));
   gpus.uuids.push_back(device.uuid.ToString());
+  gpus.indices.push_back(device.index.gpu);
+  gpus.enabled.push_back(on);
+  gpus.divided.push_back(std::move(divided));
   return true;
 }
 
@@ -130,7 +153,12 @@ Result<MigGpus> MigGpusOf(const ParsedCommandLine& line) {
     if (!named) return tl::unexpected(named.error());
     MigGpus gpus;
     gpus.gpus = std::move(*named);
-    gpus.uuids.resize(gpus.gpus.size());
+    const size_t count = gpus.gpus.size();
+    gpus.uuids.resize(count);
+    gpus.divided.resize(count);
+    gpus.enabled.resize(count, true);
+    gpus.indices.resize(count);
+    std::iota(gpus.indices.begin(), gpus.indices.end(), 0u);
     return gpus;
   }
   const auto source = gpu::FindGpuSource();

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cli/command_line.h"
+#include "cli/mig_plan_document.h"
 #include "core/mig/planner.h"
 #include "gpu/nvml.h"
 
@@ -14,10 +15,18 @@ namespace gpumux::cli {
 // GPUs to look at or plan for.
 struct MigGpus {
   std::vector<core::mig::GpuState> gpus;
-  std::vector<std::string> uuids;  // by GPU; "": it is of no machine
-  std::deque<gpu::MigModel> read;  // models as their drivers tell of them: `gpus` may point here
-  std::string note;                // for people: what was left out or assumed, a line each; may be empty
+  std::vector<std::string> uuids;     // by GPU; "": it is of no machine
+  std::vector<uint32_t> indices;      // by GPU, as nvidia-smi counts
+  std::vector<bool> enabled;          // by GPU: MIG mode; that of --gpu is taken to be on
+  std::deque<gpu::MigModel> read;     // models as their drivers tell of them: `gpus` may point here
+  std::vector<MigDivisions> divided;  // by GPU
+  std::string note;                   // for people: what was left out or assumed, a line each; may be empty
   bool simulated = false;
+
+  // Only moved: a copy of `gpus` would point into the first one's `read`.
+  MigGpus() = default;
+  MigGpus(MigGpus&&) = default;
+  MigGpus& operator=(MigGpus&&) = default;
 };
 
 // Those of --gpu, with nothing on them, or else those of this machine. Errors: as ParseMigGpus

@@ -40,7 +40,10 @@ int MigPlan(const ParsedCommandLine& line) {
   if (!machine) return Report(machine.error(), json);
   auto plan = core::mig::MakePlan(machine->gpus, *wants, {.may_disturb = !line.Has("--no-disturb")});
   if (!plan) return Report(plan.error(), json);
-  const MigPlanned planned{machine->gpus, machine->uuids, *wants, *plan, machine->simulated};
+  return ShowMigPlan({machine->gpus, machine->uuids, *wants, *plan, machine->simulated}, machine->note, json);
+}
+
+int ShowMigPlan(const MigPlanned& planned, const std::string& note, bool json) {
   const int exit = planned.plan.unplaced.empty() ? 0 : kDoesNotFit;
   if (json) {
     const auto data = MigPlanJson(planned);
@@ -49,7 +52,7 @@ int MigPlan(const ParsedCommandLine& line) {
   }
   const auto text = MigPlanText(planned, TerminalOf(STDOUT_FILENO));
   if (!text) return Report(text.error());
-  return Print(*text + machine->note) ? exit : 1;
+  return Print(*text + note) ? exit : 1;
 }
 
 }  // namespace gpumux::cli

@@ -53,6 +53,9 @@ Json InstanceJson(const MigPlanned& planned, size_t i, Placed instance) {
   Json out = PlacedJson(gpu, instance);
   Set(out, "sms", profile.sms, kUnknown);
   Set(out, "mem_bytes", profile.bytes, kUnknown);
+  out["compute_instances"] = std::vector{profile.compute_slices};
+  if (!planned.divided.empty() && planned.divided[i].contains(instance))
+    out["compute_instances"] = planned.divided[i].at(instance);
   const auto there = std::ranges::find(gpu.present, instance, &Present::instance);
   out["exists"] = there != gpu.present.end();
   out["users"] = there != gpu.present.end() ? there->users : std::vector<std::string>{};
@@ -83,6 +86,7 @@ Result<Json> GpuJson(const MigPlanned& planned, size_t i) {
   Json out{{"name", gpu.name},
            {"model", gpu.model->key},
            {"from_device", gpu.model->from_device},
+           {"mig_enabled", planned.enabled.empty() || planned.enabled[i]},
            {"instances", Json::array()},
            {"moved", Json::array()},
            {"steps", Json::array()},
@@ -121,8 +125,23 @@ Result<uint32_t> Number(const Json& object, const char* key, uint32_t most, cons
   return value.get<uint32_t>();
 }
 
+Result<std::vector<uint32_t>> Division(const Json& instance, const std::string& where) {
+  std::vector<uint32_t> sizes;
+  const Json& list = At(instance, "compute_instances");
+  if (list.is_null()) return sizes;
+  if (!list.is_array() || list.size() > kMostSlices)
+    return Wrong(where + ".compute_instances", "no list of sizes");
+  for (const Json& size : list) {
+    if (!size.is_number_unsigned() || size.get<uint64_t>() == 0 || size.get<uint64_t>() > kMostSlices)
+      return Wrong(where + ".compute_instances", "no size in compute slices");
+    sizes.push_back(size.get<uint32_t>());
+  }
+  return sizes;
+}
+
 Result<MigPlanOfGpu> ReadGpu(const Json& gpu, const std::string& where) {
-  MigPlanOfGpu out{TextAt(gpu, "name", 64), TextAt(gpu, "uuid", 64), TextAt(gpu, "model", 96), {}};
+  MigPlanOfGpu out{TextAt(gpu, "name", 64), TextAt(gpu, "uuid", 64), TextAt(gpu, "model", 96), true, {}};
+  if (const Json& enabled = At(gpu, "mig_enabled"); enabled.is_boolean()) out.enabled = enabled.get<bool>();
   const Json& instances = At(gpu, "instances");
   if (!instances.is_array() || instances.size() > kMostSlices)
     return Wrong(where + ".instances", "no list of instances");
@@ -133,7 +152,10 @@ Result<MigPlanOfGpu> ReadGpu(const Json& gpu, const std::string& where) {
     if (!id) return tl::unexpected(id.error());
     const auto start = Number(instance, "start", kMostSlices, place);
     if (!start) return tl::unexpected(start.error());
+    auto division = Division(instance, place);
+    if (!division) return tl::unexpected(division.error());
     out.layout.push_back({*start, *id});
+    if (!division->empty()) out.divided[out.layout.back()] = std::move(*division);
   }
   std::ranges::sort(out.layout);
   return out;

@@ -127,6 +127,8 @@ std::string ForWhom(const MigPlanned& planned, size_t i, Placed instance) {
   } else {
     out = "nobody, and there already";
   }
+  if (!planned.divided.empty() && planned.divided[i].contains(instance))
+    out += fmt::format(" (compute instances of {} slices)", fmt::join(planned.divided[i].at(instance), ", "));
   return Plain(out, 200);
 }
 
@@ -189,6 +191,8 @@ Result<std::string> GpuText(const MigPlanned& planned, size_t i, const Terminal&
   const auto change = MigStepsOf(gpu, plan);
   if (!change) return tl::unexpected(change.error());
   std::string out = fmt::format("\n{}: {}\n", gpu.name, gpu.model->name);
+  if (!planned.enabled.empty() && !planned.enabled[i])
+    out += "  MIG is to be off: a step of its own, after these\n";
   if (plan.layout.empty() && change->steps.empty()) return out + "  no instance\n";
   std::string inner = MigBar(*gpu.model, plan.layout);
   if (!plan.layout.empty()) inner += InstancesText(planned, i, terminal);

@@ -8,6 +8,9 @@
 
 #include "base/process.h"
 #include "base/units.h"
+#include "cli/mig_file.h"
+#include "cli/mig_plan_document.h"
+#include "cli/mig_request.h"
 #include "cli/run_options.h"
 #include "cli/run_request.h"
 #include "config/configuration.h"
@@ -227,6 +230,44 @@ void RunConfig(std::string_view input) {
   }
 }
 
+Seeds MigFileSeeds() {
+  return {
+      "version: v1\nmig-configs:\n  \"a.b\":\n    - device-filter: [\"0x20B010DE\", "
+      "\"0x20B210DE:0x147F10DE\"]\n"
+      "      devices: all\n      mig-enabled: true\n      mig-devices:\n        \"1c.3g.71gb\": 3\n",
+      "{version: v1, mig-configs: {a: [&x {devices: [0, 1], mig-enabled: false}, *x]}} # so\n"};
+}
+
+// What was accepted is written so that it is read as the same.
+void RunMigFile(std::string_view input) {
+  const auto file = cli::ParseMigFile(Exactly(input));
+  if (!file) {
+    Must(!file.error().message.empty());
+    return;
+  }
+  const auto again = cli::ParseMigFile(cli::MigFileText(*file));
+  Must(again && *again == *file);
+}
+
+Seeds MigRequestSeeds() {
+  return {
+      R"({"tenants": [{"name": "a", "count": 2, "mem": "14GiB", "share": "20%", "isolate": "none"}]})",
+      R"([{"profile": "3g.71gb"}])", "3x1g.18gb,1x3g.71gb", "2xH200,NVIDIA A100-SXM4-40GB,0x233510DE",
+      R"({"schema": "gpumux.mig-plan/1", "data": {"gpus": [{"name": "GPU 0", "model": "H200", "uuid": null, )"
+      R"("instances": [{"profile_id": 9, "start": 4, "compute_instances": [2, 1]}]}]}})"};
+}
+
+void RunMigRequest(std::string_view input) {
+  const std::string text = Exactly(input);
+  if (const auto wants = cli::ParseMigTenants(text)) {
+    for (const auto& want : *wants)
+      Must(want.count > 0 && (want.bytes > 0 || want.share > 0 || !want.profile.empty()));
+  }
+  if (const auto wants = cli::ParseMigWants(text)) Must(!wants->empty());
+  if (const auto gpus = cli::ParseMigGpus(text)) Must(gpus->size() <= cli::kMostPlannedGpus);
+  if (const auto plan = cli::ReadMigPlan(text)) Must(!plan->empty());
+}
+
 }  // namespace
 
 const std::vector<FuzzTarget>& FuzzTargets() {
@@ -236,6 +277,7 @@ const std::vector<FuzzTarget>& FuzzTargets() {
       {"softgpu_spec", SpecSeeds, RunSpec},      {"softgpu_faults", FaultSeeds, RunFaults},
       {"module_image", ImageSeeds, RunImage},    {"ptx", PtxSeeds, RunPtx},
       {"process_stat", StatSeeds, RunStat},      {"config", ConfigSeeds, RunConfig},
+      {"mig_file", MigFileSeeds, RunMigFile},    {"mig_request", MigRequestSeeds, RunMigRequest},
   };
   return targets;
 }
