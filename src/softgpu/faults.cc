@@ -45,6 +45,21 @@ constexpr int kNvmlFunctionNotFound = 13, kNvmlLost = 15;
 
 bool IsNvml(std::string_view name) { return name.starts_with("nvml"); }
 
+// One word for all that changes partitions, so that a rule counts them together.
+constexpr std::string_view kMigChanges = "nvml-mig-changes";
+bool ChangesMig(std::string_view name) {
+  constexpr std::string_view kCalls[] = {
+      "nvmlDeviceSetMigMode",
+      "nvmlDeviceCreateGpuInstance",
+      "nvmlDeviceCreateGpuInstanceWithPlacement",
+      "nvmlGpuInstanceDestroy",
+      "nvmlGpuInstanceCreateComputeInstance",
+      "nvmlGpuInstanceCreateComputeInstanceWithPlacement",
+      "nvmlComputeInstanceDestroy",
+  };
+  return std::find(std::begin(kCalls), std::end(kCalls), name) != std::end(kCalls);
+}
+
 // Returns text, not a code.
 bool ReturnsCode(std::string_view name) { return name != "nvmlErrorString"; }
 
@@ -287,6 +302,7 @@ bool FaultWhen::Means(uint64_t call) const {
 
 bool FaultRule::Covers(std::string_view name) const {
   if (function.empty()) return true;
+  if (function == kMigChanges) return ChangesMig(name);
   if (function.back() != '*') return name == function;
   return name.starts_with(std::string_view(function).substr(0, function.size() - 1));
 }

@@ -28,7 +28,7 @@ struct FaultWhen {
 struct FaultRule {
   enum class Kind { kFail, kSlow, kLack, kLost, kOff };
   Kind kind = Kind::kFail;
-  std::string function;                           // of kLost empty; may end in '*'
+  std::string function;                           // of kLost empty; may end in '*', or be a word for several
   int code = 0;                                   // kFail
   unsigned gpu = 0;                               // kOff
   FaultWhen when;                                 // kFail, kSlow; kLost if it counts calls

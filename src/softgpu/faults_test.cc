@@ -195,5 +195,17 @@ TEST(Faults, AnyTextHasAnAnswer) {
   EXPECT_GT(good, 100);
 }
 
+// The third change fails, whichever call that is; what only looks is not counted.
+TEST(Faults, ChangesOfPartitionsCountTogether) {
+  FaultRun run(*ParseFaults("fail nvml-mig-changes with NVML_ERROR_INSUFFICIENT_RESOURCES on 3"), {});
+  EXPECT_EQ(run.OnCall("nvmlDeviceSetMigMode", {}).code, -1);
+  EXPECT_EQ(run.OnCall("nvmlDeviceGetGpuInstances", {}).code, -1);
+  EXPECT_EQ(run.OnCall("nvmlDeviceCreateGpuInstanceWithPlacement", {}).code, -1);
+  EXPECT_EQ(run.OnCall("nvmlDeviceCreateGpuInstance", {}).code, 23);
+  EXPECT_EQ(run.OnCall("nvmlComputeInstanceDestroy", {}).code, -1);
+  EXPECT_FALSE(ParseFaults("fail nvml-mig with NVML_ERROR_IN_USE"));
+  EXPECT_FALSE(ParseFaults("fail nvml-mig-changes with CUDA_ERROR_UNKNOWN"));
+}
+
 }  // namespace
 }  // namespace gpumux::softgpu

@@ -83,5 +83,58 @@ TEST(VisibleDevices, OrdinalsCountInTheOrder) {
   EXPECT_EQ(VisibleDevices("0", std::nullopt, {}), Gpus{});
 }
 
+// "G0", "I1": GPUs and instances. GPU 1 has MIG: two GPU instances, the first with two compute instances.
+std::string Seen(const char* list, bool several) {
+  const std::vector<VisibleGpu> gpus = {{"GPU-aa", 100}, {"GPU-bb", 100}, {"GPU-cc", 100}};
+  const std::vector<VisibleInstance> instances = {{1, 1, "MIG-11aa", "MIG-GPU-bb/1/0"},
+                                                  {1, 1, "MIG-11bb", "MIG-GPU-bb/1/1"},
+                                                  {1, 9, "MIG-22cc", "MIG-GPU-bb/9/0"}};
+  std::string seen;
+  for (const VisibleDevice& device :
+       VisibleDevicesWithMig(list != nullptr ? std::optional<std::string_view>(list) : std::nullopt,
+                             std::nullopt, gpus, {false, true, false}, instances, several))
+    seen += (device.is_instance ? "I" : "G") + std::to_string(device.index);
+  return seen;
+}
+
+TEST(VisibleDevices, WithInstances) {
+  const struct {
+    const char* list;
+    const char* one;      // before R570
+    const char* several;  // from then on
+  } cases[] = {
+      {nullptr, "I0", "I0I2"},
+      {"", "", ""},
+      {"0", "G0", "G0"},
+      {"0,2", "G0G2", "G0G2"},
+      {"1", "I0", "I0I2"},
+      {"GPU-bb", "I0", "I0I2"},
+      {"0,1", "I0", "I0I2"},
+      {"MIG-22", "I2", "I2"},
+      {"MIG-22cc,MIG-11aa", "I2", "I2I0"},
+      {"MIG-11bb,MIG-11aa", "I1", "I1"},
+      {"MIG-11", "", ""},
+      {"MIG-", "", ""},
+      {"MIG-GPU-bb/9/0", "I2", "I2"},
+      {"MIG-GPU-bb/1/1,0", "I1", "I1"},
+      {"MIG-GPU-bb/9/1", "", ""},
+      {"0,MIG-77,1", "G0", "G0"},
+      {"MIG-22cc,MIG-22", "", ""},
+      {"1,MIG-22cc", "", ""},
+  };
+  for (const auto& each : cases) {
+    EXPECT_EQ(Seen(each.list, false), each.one) << (each.list != nullptr ? each.list : "no list");
+    EXPECT_EQ(Seen(each.list, true), each.several) << (each.list != nullptr ? each.list : "no list");
+  }
+}
+
+TEST(VisibleDevices, AGpuWithMigAndNoInstanceIsNotSeen) {
+  const std::vector<VisibleGpu> gpus = {{"GPU-aa", 100}, {"GPU-bb", 100}};
+  const auto seen = VisibleDevicesWithMig(std::nullopt, std::nullopt, gpus, {true, false}, {}, true);
+  ASSERT_EQ(seen.size(), 1u);
+  EXPECT_EQ(seen[0].index, 1u);
+  EXPECT_TRUE(VisibleDevicesWithMig("0", std::nullopt, gpus, {true, false}, {}, true).empty());
+}
+
 }  // namespace
 }  // namespace gpumux::softgpu
