@@ -34,6 +34,11 @@ const std::vector<Verb>& Verbs() {
       {"plan", MigPlan, {"--gpu", "--want", "--for", "--no-disturb"}},
       {"export", MigExport, {"--gpu", "--label"}, 1},
       {"import", MigImport, {"--gpu", "--label"}, 1},
+      {"apply", MigApply, {"--gpu", "--dry-run", "--drain", "--wait", "--keep"}, 1},
+      {"destroy", MigDestroy, {"--gpu", "--all", "--dry-run", "--drain", "--wait", "--keep"}, 8},
+      {"enable", MigEnable, {}, 1},
+      {"disable", MigDisable, {}, 1},
+      {"forget", MigForget, {}, 1},
   };
   return verbs;
 }
@@ -70,18 +75,33 @@ Status Judge(const ParsedCommandLine& line, const Verb& verb) {
 
 const CommandSpec& MigSpec() {
   static const CommandSpec spec{
-      .usage = "gpumux mig [options] status|profiles|plan|export|import [FILE]",
-      .summary = "NVIDIA MIG: which instances there are, which a GPU can have, and which to make.",
-      .options = {{"--gpu", Takes::kValue, "MODEL",
-                   "GPUs to look at, such as H200 or 2xH200,A30; else those of this machine"},
-                  {"--want", Takes::kValue, "LIST", "plan: instances, such as 3x1g.18gb,1x3g.71gb"},
-                  {"--for", Takes::kValue, "FILE", "plan: tenants, as JSON"},
-                  {"--no-disturb", Takes::kNothing, "", "plan: instances in use stay where they are"},
-                  {"--label", Takes::kValue, "NAME", "import, export: the configuration's name"},
-                  {"--json", Takes::kNothing, "",
-                   "one JSON object (schemas gpumux.mig-status/1, mig-profiles/1 and mig-plan/1)"}},
+      .usage = "gpumux mig [options] VERB [ARGUMENT...]",
+      .summary = "NVIDIA MIG: which instances there are and could be; plans, makes and removes them.",
+      .options =
+          {{"--gpu", Takes::kValue, "MODEL",
+            "GPUs to look at, such as H200 or 2xH200,A30; apply, destroy: which of this machine"},
+           {"--want", Takes::kValue, "LIST", "plan: instances, such as 3x1g.18gb,1x3g.71gb"},
+           {"--for", Takes::kValue, "FILE", "plan: tenants, as JSON"},
+           {"--no-disturb", Takes::kNothing, "", "plan: instances in use stay where they are"},
+           {"--label", Takes::kValue, "NAME", "import, export: the configuration's name"},
+           {"--dry-run", Takes::kNothing, "", "apply, destroy: say what would be done, and to whom"},
+           {"--drain",
+            Takes::kValue,
+            "HOW",
+            "apply, destroy: wait for those who use what has to go, or stop their tenants",
+            {"wait", "stop"}},
+           {"--wait", Takes::kValue, "T", "with --drain: at most so long"},
+           {"--keep", Takes::kNothing, "", "apply, destroy: make them again after a reset or a boot"},
+           {"--all", Takes::kNothing, "", "destroy: every instance of the GPU"},
+           {"--json", Takes::kNothing, "",
+            "one JSON object (schemas gpumux.mig-status/1, mig-profiles/1, mig-plan/1, mig-change/1)"}},
       .footer =
-          "Nothing is changed. plan and import end with 0 if all of it fits, else with 1.\n"
+          "status, profiles, plan, export and import change nothing; plan and import end with 0 if all of it "
+          "fits, else with 1.\n"
+          "apply LIST|FILE    the GPU has exactly these instances then (3x1g.18gb,3g.71gb, or with places "
+          "1g.18gb@0,3g.71gb@4), or those of a plan that --json wrote; what is there already stays.\n"
+          "destroy START...   those that begin at these memory slices go.\n"
+          "enable, disable [GPU]   MIG mode; says when it counts.  forget [GPU]   undoes --keep.\n"
           "export writes what this machine has, or a plan of --json, as a file of NVIDIA's mig-parted; "
           "import "
           "makes a plan of one.\n\n"
@@ -90,7 +110,9 @@ const CommandSpec& MigSpec() {
           "  gpumux mig profiles --gpu H200\n"
           "  gpumux mig plan --gpu H200 --want 3x1g.18gb,1x3g.71gb\n"
           "  gpumux mig plan --gpu 8xH100-80 --for tenants.json\n"
-          "  gpumux mig import config.yaml --label all-1g --gpu H200\n",
+          "  gpumux mig import config.yaml --label all-1g --gpu H200\n"
+          "  sudo gpumux mig apply 3x1g.18gb,1x3g.71gb --dry-run\n"
+          "  sudo gpumux mig apply plan.json --drain wait --wait 1h\n",
       .words = CommandSpec::Words::kSome,
       .choices = Names()};
   return spec;

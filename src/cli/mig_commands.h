@@ -12,6 +12,12 @@ namespace gpumux::cli {
 int MigStatus(const ParsedCommandLine& line);
 int MigProfiles(const ParsedCommandLine& line);
 int MigPlan(const ParsedCommandLine& line);
+// These change something (mig_apply.cc).
+int MigApply(const ParsedCommandLine& line);
+int MigDestroy(const ParsedCommandLine& line);
+int MigEnable(const ParsedCommandLine& line);
+int MigDisable(const ParsedCommandLine& line);
+int MigForget(const ParsedCommandLine& line);
 int MigImport(const ParsedCommandLine& line);
 int MigExport(const ParsedCommandLine& line);
 

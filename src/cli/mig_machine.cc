@@ -8,6 +8,7 @@
 
 #include "cli/mig_request.h"
 #include "cli/terminal.h"
+#include "gpu/mig_reading.h"
 #include "gpu/nvml_mig.h"
 #include "gpu/source.h"
 
@@ -16,48 +17,6 @@ namespace {
 
 using core::mig::GpuState;
 using core::mig::Present;
-using gpu::MigModel;
-using gpu::MigProfile;
-
-// What the driver says of a profile, and the table of the same GPU where the driver says nothing: it
-// wants rights for placements, and SMs came late.
-MigProfile Merged(MigProfile told, const MigModel* table) {
-  const MigProfile* row = table && told.id ? table->FindProfile(*told.id) : nullptr;
-  if (!row) return told;
-  if (told.starts.empty() && row->placements_known()) {
-    told.starts = row->starts;
-    told.memory_slices = row->memory_slices;
-    told.inferred |= gpu::kInferredPlacements;
-  }
-  if (!told.sms && row->sms) {
-    told.sms = row->sms;
-    told.inferred |= gpu::kInferredSms;
-  }
-  return told;
-}
-
-// The GPU as its driver tells of it; the largest instance has all slices.
-MigModel ModelOf(const gpu::Device& device, const std::vector<MigProfile>& profiles, const MigModel* table) {
-  MigModel model;
-  if (table) model = *table;
-  if (!table) model.key = Plain(device.name, 60);
-  model.name = Plain(device.name, 60);
-  model.note.clear();
-  model.from_device = true;
-  model.profiles.clear();
-  model.compute_slices = model.max_instances = 0;
-  model.memory_slices.reset();
-  for (const MigProfile& told : profiles) {
-    const MigProfile profile = Merged(told, table);
-    model.compute_slices = std::max(model.compute_slices, profile.compute_slices);
-    model.max_instances = std::max(model.max_instances, profile.max_instances);
-    for (const uint32_t start : profile.starts)
-      model.memory_slices =
-          std::max(model.memory_slices.value_or(0), start + profile.memory_slices.value_or(0));
-    model.profiles.push_back(profile);
-  }
-  return model;
-}
 
 // Who uses an instance, as far as may be seen.
 std::vector<std::string> UsersOf(gpu::Mig& mig, const gpu::Uuid& uuid, uint32_t instance) {
@@ -108,11 +67,11 @@ Result<bool> Add(MigGpus& gpus, gpu::Nvml& nvml, const gpu::Device& device) {
   GpuState gpu{name, table ? *table : nullptr};
   MigDivisions divided;
   if (on) {
-    const auto profiles = nvml.mig().Profiles(device.uuid);
-    if (!profiles) return tl::unexpected(profiles.error());
+    auto model = gpu::ReadMigModel(nvml, device);
+    if (!model) return tl::unexpected(model.error());
     auto there = PresentOn(nvml.mig(), device.uuid);
     if (!there) return tl::unexpected(there.error());
-    gpus.read.push_back(ModelOf(device, *profiles, gpu.model));
+    gpus.read.push_back(std::move(*model));
     gpu.model = &gpus.read.back();
     gpu.present = std::move(there->present);
     divided = std::move(there->divided);
@@ -161,6 +120,10 @@ Result<MigGpus> MigGpusOf(const ParsedCommandLine& line) {
     std::iota(gpus.indices.begin(), gpus.indices.end(), 0u);
     return gpus;
   }
+  return MigGpusOfThisMachine();
+}
+
+Result<MigGpus> MigGpusOfThisMachine() {
   const auto source = gpu::FindGpuSource();
   if (!source) return tl::unexpected(source.error());
   const auto nvml = gpu::Nvml::Open(*source);

@@ -33,6 +33,8 @@ struct MigGpus {
 // and Nvml::Open; kUnsupported: no GPU of this machine has MIG.
 Result<MigGpus> MigGpusOf(const ParsedCommandLine& line);
 
+Result<MigGpus> MigGpusOfThisMachine();
+
 // Those of a machine: profiles and instances as the driver tells them where MIG is on, the
 // table's where it is off (a driver tells none then).
 Result<MigGpus> MigGpusOfMachine(gpu::Nvml& nvml, bool simulated);

@@ -22,6 +22,7 @@ Result<const GpuSnapshot*> Select(const std::string& text, const std::vector<Gpu
   const auto index = gpu::ParseIndex(text);
   const GpuSnapshot* found = nullptr;
   for (const GpuSnapshot& gpu : gpus) {
+    if (gpu.absent) continue;
     const std::string uuid = gpu.uuid.ToString();
     const bool matches = index ? gpu.index == *index
                                : text.size() > 4 && text.size() <= uuid.size() &&
@@ -41,7 +42,9 @@ Result<const GpuSnapshot*> Select(const std::string& text, const std::vector<Gpu
 Result<Candidates> FindCandidates(const Request& request, const std::vector<GpuSnapshot>& gpus) {
   Candidates candidates;
   if (request.gpu_list.empty()) {
-    for (const GpuSnapshot& gpu : gpus) candidates.push_back(&gpu);
+    for (const GpuSnapshot& gpu : gpus) {
+      if (!gpu.absent) candidates.push_back(&gpu);
+    }
     return candidates;
   }
   for (const std::string& text : request.gpu_list) {
@@ -329,7 +332,7 @@ Decision AdmitIn(Mode mode, const Request& request, const std::vector<GpuSnapsho
   const bool listed = !request.gpu_list.empty();
   const size_t count = listed ? candidates->size() : request.gpu_count;
   if (count == 0 || candidates->size() < count) {
-    return Error{Code::kDenied, fmt::format("needs {} GPUs, this machine has {}", count, gpus.size()),
+    return Error{Code::kDenied, fmt::format("needs {} GPUs, this machine has {}", count, candidates->size()),
                  "ask for fewer"};
   }
   auto possible = FindPossible(request, mode, *candidates, count);

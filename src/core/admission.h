@@ -46,6 +46,7 @@ struct GpuSnapshot {
   // or it does not answer. Then `closed_error` says so; else its message is empty.
   Error closed_error;
   bool opens_soon = false;  // closed, and waiting mends it
+  bool absent = false;      // an instance that is no more, and may come again: none of the machine's
   // Modes that its settings forbid, and how to change that.
   std::map<Mode, Error> forbidden_modes;
 

@@ -36,6 +36,7 @@ void Api::Handle(const ApiServer::Request& request, ApiServer::Reply reply) {
     if (request.method == "GET") Refresh(request.peer);
     return mps_.Handle(request, std::move(reply));
   }
+  if (MigApi::Takes(request.path)) return mig_.Handle(request, std::move(reply));
   reply(Answer(request));
 }
 

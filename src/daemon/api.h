@@ -5,6 +5,7 @@
 #include "daemon/events_api.h"
 #include "daemon/history.h"
 #include "daemon/leases.h"
+#include "daemon/mig_api.h"
 #include "daemon/mps_api.h"
 #include "daemon/report.h"
 
@@ -15,7 +16,7 @@ namespace gpumux::daemon {
 class Api {
  public:
   Api(Report& report, Machine& machine, Tenants& tenants, Leases& leases, Monitor& monitor, EventsApi& events,
-      MpsApi& mps, History& history)
+      MpsApi& mps, MigApi& mig, History& history)
       : report_(report),
         machine_(machine),
         tenants_(tenants),
@@ -23,6 +24,7 @@ class Api {
         monitor_(monitor),
         events_(events),
         mps_(mps),
+        mig_(mig),
         history_(history) {}
 
   void Handle(const ApiServer::Request& request, ApiServer::Reply reply);
@@ -44,6 +46,7 @@ class Api {
   Monitor& monitor_;
   EventsApi& events_;
   MpsApi& mps_;
+  MigApi& mig_;
   History& history_;
 };
 

@@ -24,6 +24,7 @@
 #include "daemon/idle.h"
 #include "daemon/kept.h"
 #include "daemon/metrics.h"
+#include "daemon/mig_api.h"
 #include "daemon/mps_clients.h"
 #include "daemon/mps_faults.h"
 #include "daemon/mps_places.h"
@@ -39,6 +40,19 @@ namespace {
 constexpr Time kTick = std::chrono::seconds(1);
 constexpr Time kSampleEach = std::chrono::minutes(1);
 constexpr Time kLeaveLimit = std::chrono::seconds(5);
+
+// A change under way goes with the boot, as instances do; what is kept outlives it, beside the history.
+MigService::Settings MigFiles(const RuntimePaths& paths, const gpu::GpuSource& source) {
+  std::string kept = paths.history;
+  const size_t name = kept.find_last_of('/') + 1;
+  if (const size_t at = kept.find("history", name); at != std::string::npos)
+    kept.replace(at, 7, "mig-layouts");
+  if (kept.ends_with(".db")) kept.replace(kept.size() - 3, 3, ".json");
+  return {.change_file = paths.dir + "/mig-change.json",
+          .kept_file = kept,
+          .rights_file = source.dir + "/dev/nvidia-caps/nvidia-cap1"};
+}
+
 }  // namespace
 
 struct Daemon::Parts {
@@ -75,7 +89,9 @@ struct Daemon::Parts {
                  .keep = settings.history_keep,
                  .simulated = machine.source().simulated}),
         mps_api(mps, machine, monitor, events, clock),
-        api(report, machine, tenants, leases, monitor, events_api, mps_api, history),
+        mig(machine, tenants, monitor, events, loop, clock, MigFiles(settings.paths, machine.source())),
+        mig_api(mig, machine, clock),
+        api(report, machine, tenants, leases, monitor, events_api, mps_api, mig_api, history),
         metrics(machine, tenants, leases, monitor, events, turn_desk.waits(), clock, settings.metrics.labels),
         api_server(loop, turns, clock,
                    [this](const ApiServer::Request& request, ApiServer::Reply reply) {
@@ -121,6 +137,10 @@ struct Daemon::Parts {
     leases.enquire = [this](Tenant& tenant, auto go_on) {
       return mps_faults.Enquire(tenant, std::move(go_on));
     };
+    mig.stop = [this](const std::string& id, const std::string& reason) {
+      return leases.Stop(id, StopRequest{}, reason);
+    };
+    mig.on_changed = [this] { leases.ScheduleSoon(); };
     leases.why_apart = [this](const std::string& before, uid_t owner) {
       return mps_faults.WhyApart(before, owner);
     };
@@ -221,6 +241,7 @@ struct Daemon::Parts {
     leases.Schedule();
     sessions.DropSilent();
     events.Tick();
+    mig.Tick();
     mps.Tick();
     mps_places.Tick();
     mps_clients.Tick();
@@ -232,7 +253,7 @@ struct Daemon::Parts {
       sample_at = clock.Now() + kSampleEach;
       history.Add(SampleGpus(machine, tenants, clock));
     }
-    if (!leases.Idle() || !mps.Idle())
+    if (!leases.Idle() || !mps.Idle() || !mig.UnderWay().empty())
       idle_since.reset();
     else if (!idle_since)
       idle_since = clock.Now();
@@ -256,12 +277,12 @@ struct Daemon::Parts {
   // Until the control daemons of MPS that nobody needs are gone: who leaves before takes
   // its own command to them along.
   void LeaveIfDone() {
-    if (leaving && !mps.Ending()) loop.Stop();
+    if (leaving && !mps.Ending() && mig.UnderWay().empty()) loop.Stop();
   }
 
   // What `systemctl status` shows.
   void TellState() {
-    const std::string state = fmt::format("STATUS={} GPU(s), {} tenant(s), {} waiting", machine.gpus().size(),
+    const std::string state = fmt::format("STATUS={} GPU(s), {} tenant(s), {} waiting", machine.GpuCount(),
                                           tenants.live().size(), leases.waiters().size());
     if (state == told_state) return;
     told_state = state;
@@ -323,6 +344,8 @@ struct Daemon::Parts {
   EventsApi events_api;
   History history;
   MpsApi mps_api;
+  MigService mig;
+  MigApi mig_api;
   Api api;
   Metrics metrics;
   ApiServer api_server, metrics_server;
@@ -344,6 +367,7 @@ Status Daemon::Start() {
   Parts& parts = *parts_;
   parts.machine.Start(parts.keeper.Take());
   parts.mps.TakeOver();
+  parts.mig.Recover();
   parts.leases.TakeOver();
   parts.keeper.Hold(WhatToKeep(parts.machine, parts.tenants));
   parts.monitor.RefreshAll();
@@ -364,7 +388,7 @@ Status Daemon::Start() {
   parts.TellState();
   parts.events.Note(
       {.kind = EventKind::kDaemonStarted,
-       .text = fmt::format("ready: pid {}, {} GPU(s){}, {}", ::getpid(), parts.machine.gpus().size(),
+       .text = fmt::format("ready: pid {}, {} GPU(s){}, {}", ::getpid(), parts.machine.GpuCount(),
                            parts.machine.source().simulated ? " (software)" : "",
                            parts.settings.paths.session_socket)});
   return {};

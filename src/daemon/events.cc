@@ -52,6 +52,8 @@ constexpr KindRow kKinds[] = {
     {EventKind::kGpuLost, "gpu-lost", Severity::kError},
     {EventKind::kGpuBack, "gpu-back", Severity::kInfo},
     {EventKind::kMigChanged, "mig-changed", Severity::kInfo},
+    {EventKind::kMigApplied, "mig-applied", Severity::kInfo},
+    {EventKind::kMigFailed, "mig-failed", Severity::kError},
     {EventKind::kGpuOwned, "gpu-owned", Severity::kInfo},
     {EventKind::kMpsFault, "mps-fault", Severity::kError},
     {EventKind::kMpsServerLost, "mps-server-lost", Severity::kError},

@@ -53,6 +53,8 @@ enum class EventKind {
   kGpuLost,
   kGpuBack,
   kMigChanged,
+  kMigApplied,  // a change of partitions that somebody told us, or that was kept
+  kMigFailed,
   kGpuOwned,
   kTurnTaken,      // from a holder that hung or did not use it
   kMpsFault,       // of one client: all clients of its server have lost their work

@@ -61,8 +61,12 @@ core::GpuSnapshot GpuState::Snapshot() const {
   snapshot.mode = mode;
   snapshot.tenants = ledger.Tenants().size();
   snapshot.context = cost;
+  snapshot.absent = gone;
   if (lost) {
     snapshot.closed_error = *lost;
+  } else if (going) {
+    snapshot.closed_error = {Code::kConflict, *going, ""};
+    snapshot.opens_soon = true;
   } else if (partitioned) {
     const Status status = modes::SupportsOn(core::Mode::kMig, {.partitioned = true});
     snapshot.closed_error = status.error();
@@ -188,6 +192,7 @@ bool Machine::TakeDevices() {
 }
 
 void Machine::LookForInstances() {
+  if (instances_held_) return;
   if (nvml_.Look() && TakeDevices() && on_found) on_found();
 }
 
@@ -286,6 +291,7 @@ Result<size_t> Machine::FindNamed(std::string_view text) const {
   std::optional<size_t> found;
   for (size_t at = 0; at < gpus_.size(); ++at) {
     const gpu::Device& device = gpus_[at]->device;
+    if (gpus_[at]->gone) continue;
     const bool is =
         index ? device.index == *index : text.size() > 4 && device.uuid.ToString().starts_with(text);
     if (is && found) return Fail(Code::kInvalid, fmt::format("gpu: {} stands for several GPUs", text));
@@ -294,6 +300,11 @@ Result<size_t> Machine::FindNamed(std::string_view text) const {
   if (found) return *found;
   return Fail(Code::kNotFound, fmt::format("there is no GPU \"{}\" on this machine", text),
               "see them with: gpumux status");
+}
+
+size_t Machine::GpuCount() const {
+  return static_cast<size_t>(
+      std::ranges::count_if(gpus_, [](const auto& gpu) { return !gpu->device.instance.has_value(); }));
 }
 
 std::optional<size_t> Machine::Find(const gpu::Uuid& uuid) const {

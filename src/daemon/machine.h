@@ -35,11 +35,12 @@ struct GpuState {
   UniqueFd claim;                                // valid: the ledger is ours
   EventLoop::Watch claim_watch;
   std::optional<GpuOwner> other_owner;
-  unsigned claims = 0;        // tried
-  std::optional<Error> lost;  // NVML does not answer for it
-  bool partitioned = false;   // MIG is on: its instances are what can be used
-  bool told = false;          // of an instance: an event said that it is there
-  bool gone = false;          // an instance that is not there any more; then `lost` too
+  unsigned claims = 0;                    // tried
+  std::optional<Error> lost;              // NVML does not answer for it
+  bool partitioned = false;               // MIG is on: its instances are what can be used
+  bool told = false;                      // of an instance: an event said that it is there
+  std::optional<std::string> going = {};  // of an instance that is to be removed: why nobody new gets it
+  bool gone = false;                      // an instance that is not there any more; then `lost` too
   std::optional<Time> last_reading;
   uint64_t device_used_bytes = 0;  // NVML's figure, the driver's reserve not included
   std::map<pid_t, Stranger> strangers;
@@ -69,8 +70,10 @@ class Machine {
   void Recover(Time now, bool missing);
   // A GPU is there that was not, or what it has is known now. Before it is read.
   std::function<void()> on_found;
-  // Takes up which instances there are now, whoever made or removed some.
+  // Takes up which instances there are now, whoever made or removed some; not while they are held.
   void LookForInstances();
+  // While a change of instances is under way, what is seen of it is given to nobody.
+  void HoldInstances(bool held) { instances_held_ = held; }
   // Anybody with rights may change it at any time.
   void ReadComputeModes();
   // Tries again for GPUs that were someone else's.
@@ -86,6 +89,8 @@ class Machine {
   std::vector<std::unique_ptr<GpuState>>& gpus() { return gpus_; }
   const std::vector<std::unique_ptr<GpuState>>& gpus() const { return gpus_; }
   std::optional<size_t> Find(const gpu::Uuid& uuid) const;
+  // GPUs, without instances of any.
+  size_t GpuCount() const;
   // By its index, its UUID or the beginning of one that no other GPU has. kNotFound, kInvalid.
   Result<size_t> FindNamed(std::string_view text) const;
   const gpu::GpuSource& source() const { return source_; }
@@ -112,6 +117,7 @@ class Machine {
   std::vector<std::unique_ptr<GpuState>> gpus_;
   std::optional<Time> recover_at_;  // while a GPU does not answer
   Time recover_wait_{};
+  bool instances_held_ = false;
 };
 
 }  // namespace gpumux::daemon

@@ -38,8 +38,15 @@ uint64_t Natural(int64_t value) { return value > 0 ? static_cast<uint64_t>(value
 
 std::string Word(bool value) { return value ? "true" : "false"; }
 
+// As dcgm-exporter has them, of instances too; that does not tell compute instances of one GPU instance
+// apart.
 Labels GpuLabels(const gpu::Device& device) {
-  return {{"gpu", std::to_string(device.index.gpu)}, {"UUID", device.uuid.ToString()}};
+  if (!device.instance) return {{"gpu", std::to_string(device.index.gpu)}, {"UUID", device.uuid.ToString()}};
+  return {{"gpu", std::to_string(device.index.gpu)},
+          {"UUID", device.instance->gpu.ToString()},
+          {"GPU_I_PROFILE", device.instance->profile},
+          {"GPU_I_ID", std::to_string(device.instance->gpu_instance)},
+          {"mig_uuid", device.uuid.ToString()}};
 }
 
 Labels With(Labels labels, std::string_view name, std::string_view value) {
@@ -174,6 +181,7 @@ void Metrics::AddTotals(MetricsText& text) const {
 void Metrics::AddGpus(MetricsText& text) const {
   for (size_t i = 0; i < machine_.gpus().size(); ++i) {
     const GpuState& gpu = *machine_.gpus()[i];
+    if (gpu.gone) continue;
     const Labels labels = GpuLabels(gpu.device);
     const core::GpuSnapshot snapshot = gpu.Snapshot();
     Labels info = With(labels, "model", gpu.device.name);

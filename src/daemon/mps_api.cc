@@ -85,8 +85,8 @@ void MpsApi::Handle(const ApiServer::Request& request, ApiServer::Reply reply) {
 Result<std::vector<gpu::Uuid>> MpsApi::GpusNamed(const std::vector<std::string>& names) const {
   std::vector<gpu::Uuid> gpus;
   if (names.empty()) {
-    if (machine_.gpus().size() == 1) return std::vector{machine_.gpus()[0]->device.uuid};
-    return Fail(Code::kInvalid, fmt::format("this machine has {} GPUs", machine_.gpus().size()),
+    if (machine_.GpuCount() == 1) return std::vector{machine_.gpus()[0]->device.uuid};
+    return Fail(Code::kInvalid, fmt::format("this machine has {} GPUs", machine_.GpuCount()),
                 "name those that shall share one MPS server with --gpu");
   }
   for (const std::string& name : names) {
@@ -206,7 +206,7 @@ Result<MpsRecord> MpsApi::RecordOf(pid_t pid, uid_t by) const {
   if (!record.pipe_dir.starts_with('/') || !record.log_dir.starts_with('/'))
     return Fail(Code::kUnsupported, "its pipe directory is a relative path: " + record.pipe_dir,
                 "start it with absolute ones");
-  if (const auto& visible = daemon.settings->visible; visible && machine_.gpus().size() > 1) {
+  if (const auto& visible = daemon.settings->visible; visible && machine_.GpuCount() > 1) {
     std::istringstream words(*visible);
     for (std::string word; std::getline(words, word, ',');) {
       const auto index =

@@ -14,7 +14,7 @@
 #include <sstream>
 
 #include "base/log.h"
-#include "base/unique_fd.h"
+#include "base/whole_file.h"
 
 namespace gpumux::daemon {
 
@@ -24,27 +24,6 @@ constexpr char kRecordFile[] = "/gpus";
 constexpr char kModeFile[] = "/compute-mode";
 constexpr size_t kMostGpus = 64;
 constexpr size_t kMostPath = 4096;
-
-Status CannotWrite(const std::string& path) {
-  return Fail(Code::kUnavailable, fmt::format("cannot write {}: {}", path, std::strerror(errno)));
-}
-
-Status SyncDirectory(const std::string& dir) {
-  const UniqueFd fd(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  return fd && ::fsync(fd.get()) == 0 ? Status() : CannotWrite(dir);
-}
-
-Status WriteWhole(const std::string& dir, const char* name, const std::string& text) {
-  const std::string path = dir + name, next = path + ".new";
-  {
-    const UniqueFd fd(::open(next.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
-    if (!fd || ::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
-        ::fsync(fd.get()) != 0)
-      return CannotWrite(next);
-  }
-  if (::rename(next.c_str(), path.c_str()) != 0) return CannotWrite(path);
-  return SyncDirectory(dir);
-}
 
 Result<std::vector<gpu::Uuid>> ParseGpus(const std::string& line) {
   std::istringstream words(line);
@@ -114,7 +93,7 @@ Status WriteMpsRecord(const std::string& dir, const MpsRecord& record) {
   if (record.kept) text += "kept\n";
   if (record.exclusive) text += "exclusive\n";
   if (record.Adopted()) text += fmt::format("pipe {}\nlog {}\n", record.pipe_dir, record.log_dir);
-  return WriteWhole(dir, kRecordFile, text);
+  return WriteWholeFile(dir + kRecordFile, text);
 }
 
 void ForgetMpsRecord(const std::string& dir) { ::unlink((dir + kRecordFile).c_str()); }
@@ -139,7 +118,7 @@ Status MpsComputeMode::SetExclusive(const std::string& dir, const std::vector<gp
       text += fmt::format("{} {}\n", each.gpu.ToString(),
                           each.mode == gpu::ComputeMode::kDefault ? "default" : "prohibited");
   }
-  if (Status written = WriteWhole(dir, kModeFile, text); !written) return written;
+  if (Status written = WriteWholeFile(dir + kModeFile, text); !written) return written;
   for (const ModeBefore& each : before) {
     if (Status set = nvml_.SetMode(each.gpu, gpu::ComputeMode::kExclusiveProcess); !set) {
       PutBack(dir);

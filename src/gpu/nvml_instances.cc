@@ -36,11 +36,11 @@ Status NvmlWithInstances::Restart() {
 bool NvmlWithInstances::Look() {
   std::vector<Device> devices = nvml_->Devices();
   std::map<Uuid, InstanceOf> instances;
-  partitioned_.clear();
+  std::set<Uuid> partitioned;
   for (const Device& gpu : nvml_->Devices()) {
     // Who does not tell, or has none, has no instances to show.
     if (!nvml_->mig().Modes(gpu.uuid).value_or(std::nullopt).value_or(MigModes{}).current) continue;
-    partitioned_[gpu.uuid] = true;
+    partitioned.insert(gpu.uuid);
     const auto found = nvml_->mig().Devices(gpu.uuid);
     if (!found) continue;
     for (const MigDevice& each : *found) {
@@ -56,8 +56,10 @@ bool NvmlWithInstances::Look() {
     }
   }
   const auto same = [](const Device& a, const Device& b) { return a.uuid == b.uuid && a.index == b.index; };
-  const bool changed = !std::equal(devices.begin(), devices.end(), devices_.begin(), devices_.end(), same);
+  const bool changed = partitioned != partitioned_ ||
+                       !std::equal(devices.begin(), devices.end(), devices_.begin(), devices_.end(), same);
   devices_ = std::move(devices);
+  partitioned_ = std::move(partitioned);
   instances_ = std::move(instances);
   return changed;
 }

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "gpu/nvml.h"
@@ -52,7 +53,7 @@ class NvmlWithInstances final : public Nvml {
   std::unique_ptr<Nvml> nvml_;
   std::vector<Device> devices_;
   std::map<Uuid, InstanceOf> instances_;
-  std::map<Uuid, bool> partitioned_;
+  std::set<Uuid> partitioned_;
 };
 
 }  // namespace gpumux::gpu
