@@ -17,4 +17,9 @@ std::string Utf8(char32_t character);
 // control characters of ASCII and of Latin-1 (ESC [ is U+009B too), and marks of direction.
 bool SteersATerminal(char32_t character);
 
+// Columns that a character takes on a terminal: 1 or 2, and 0 where that is not known:
+// control characters, those that turn the writing around, those that combine
+// with others, and all whose width terminals do not agree on.
+int GlyphWidth(char32_t character);
+
 }  // namespace gpumux

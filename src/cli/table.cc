@@ -26,11 +26,6 @@ const char* Escape(Table::Style style) {
 
 }  // namespace
 
-size_t DisplayWidth(std::string_view text) {
-  return static_cast<size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
-}
-
 void Table::AddColumn(std::string header, Align align, int drop) {
   columns_.push_back({std::move(header), align, drop});
 }

@@ -36,7 +36,4 @@ class Table {
   std::vector<std::vector<Cell>> rows_;
 };
 
-// Characters that `text` takes on a terminal (UTF-8, all of them narrow).
-size_t DisplayWidth(std::string_view text);
-
 }  // namespace gpumux::cli

@@ -24,6 +24,18 @@ TEST(Table, AlignsByCharactersAndLeavesNoTrailingSpaces) {
             "s             –\n");
 }
 
+TEST(Table, AlignsWideCharacters) {
+  Table table;
+  table.AddColumn("NAME", Table::Align::kLeft);
+  table.AddColumn("STATE", Table::Align::kLeft);
+  table.AddRow({{"学習"}, {"runs"}});
+  table.AddRow({{"abcde"}, {"waits"}});
+  EXPECT_EQ(table.Render({}),
+            "NAME   STATE\n"
+            "学習   runs\n"
+            "abcde  waits\n");
+}
+
 TEST(Table, DropsTheLeastImportantColumnsThatDoNotFit) {
   EXPECT_EQ(Example().Render({.is_tty = true, .color = false, .width = 39}),
             "NAME        MEM  OWNER\n"
@@ -52,7 +64,12 @@ TEST(Plain, RemovesControlCharactersAndCutsBetweenCharacters) {
             "a?31m?1m?");
   EXPECT_EQ(Plain("学習 é\xf0\x9f\x98\x80", 100), "学習 é\xf0\x9f\x98\x80");
   EXPECT_EQ(Plain("abcdefgh", 6), "abc...");
-  EXPECT_EQ(Plain("aé–xyzw", 6), "aé...");
+  EXPECT_EQ(Plain("aé–xyzw", 6), "aé–...");
+  // Columns, of which some characters take two.
+  EXPECT_EQ(Plain("学習学習", 8), "学習学習");
+  EXPECT_EQ(Plain("学習学習", 7), "学習...");
+  EXPECT_EQ(Plain("学習学習", 6), "学...");
+  EXPECT_EQ(Plain("abcdef", 3), "...");
 }
 
 }  // namespace

@@ -23,6 +23,9 @@ bool WriteAll(int fd, std::string_view text) {
   return true;
 }
 
+// Of one whose width is not known most terminals make one.
+size_t Columns(char32_t character) { return GlyphWidth(character) == 2 ? 2 : 1; }
+
 }  // namespace
 
 Terminal TerminalOf(int fd) {
@@ -52,16 +55,23 @@ void PrintError(std::string_view text) { (void)WriteAll(STDERR_FILENO, text); }
 bool Print(std::string_view text) { return WriteAll(STDOUT_FILENO, text); }
 
 std::string Plain(std::string_view text, size_t width) {
+  constexpr std::string_view kMore = "...";
   std::string out;
+  size_t columns = 0, kept = 0;  // `kept`: bytes that leave room for the dots
   while (!text.empty()) {
     const char32_t character = TakeUtf8(text);
-    out += SteersATerminal(character) ? "?" : Utf8(character);
+    const bool shown = !SteersATerminal(character);
+    out += shown ? Utf8(character) : "?";
+    columns += shown ? Columns(character) : 1;
+    if (columns + kMore.size() <= width) kept = out.size();
   }
-  if (out.size() <= width) return out;
-  // Never cut inside a UTF-8 character.
-  size_t end = width > 3 ? width - 3 : 0;
-  while (end > 0 && (static_cast<unsigned char>(out[end]) & 0xc0) == 0x80) --end;
-  return out.substr(0, end) + "...";
+  return columns <= width ? out : out.substr(0, kept).append(kMore);
+}
+
+size_t DisplayWidth(std::string_view text) {
+  size_t columns = 0;
+  while (!text.empty()) columns += Columns(TakeUtf8(text));
+  return columns;
 }
 
 }  // namespace gpumux::cli

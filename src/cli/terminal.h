@@ -24,8 +24,11 @@ void PrintError(std::string_view text);
 // Writes `text` to stdout; false when it could not be written (a closed pipe).
 bool Print(std::string_view text);
 
-// `text` without what could steer a terminal, cut to `width` bytes with "..." if longer:
+// `text` without what could steer a terminal, cut to `width` columns with "..." if longer:
 // command lines and names come from other users' programs.
 std::string Plain(std::string_view text, size_t width);
+
+// Columns of a terminal that UTF-8 text takes.
+size_t DisplayWidth(std::string_view text);
 
 }  // namespace gpumux::cli

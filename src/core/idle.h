@@ -26,6 +26,10 @@ struct IdlePolicy {
 // shorter than the truth by the time between two looks at most.
 class IdleStretch {
  public:
+  IdleStretch() = default;
+  // `before`: the stretches that somebody else saw.
+  explicit IdleStretch(std::chrono::nanoseconds before) : total_(before) {}
+
   void Look(std::chrono::nanoseconds now, uint64_t launches) {
     if (!since_ || launches != launches_) {
       Begin(now, launches);

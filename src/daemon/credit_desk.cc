@@ -173,6 +173,7 @@ void CreditDesk::Refuse(const Ask& ask, uint32_t reason) {
     answer.promisable_bytes = gpu.ledger.PromisableBytes();
   }
   ask.reply(answer);
+  if (Tenant* tenant = tenants_.Find(ask.tenant); tenant && on_refused) on_refused(*tenant);
 }
 
 }  // namespace gpumux::daemon

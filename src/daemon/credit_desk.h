@@ -45,6 +45,8 @@ class CreditDesk {
   // Asked before a refusal: is a process of the tenant dead without the daemon
   // having come to it? Its bytes are about to return.
   std::function<bool(const Tenant&)> death_unnoticed;
+  // After it was told.
+  std::function<void(Tenant&)> on_refused;
 
   // Asked before a refusal too: is memory that others only cache on its way?
   // `own_limit`: it is the tenant's limit that is in the way, not the GPU.

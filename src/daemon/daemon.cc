@@ -144,6 +144,8 @@ struct Daemon::Parts {
     leases.why_apart = [this](const std::string& before, uid_t owner) {
       return mps_faults.WhyApart(before, owner);
     };
+    mps_faults.on_marked = [this](const Tenant& tenant) { leases.SaveOrSay(tenant); };
+    desk.on_refused = [this](Tenant& tenant) { leases.NoteRefused(tenant); };
     sessions.mps_place = [this](Tenant& tenant, Member& member, unsigned slot, uint32_t driver_error) {
       return mps_places.Ask(tenant, member, slot, driver_error);
     };
@@ -237,6 +239,7 @@ struct Daemon::Parts {
     monitor.RefreshAll();
     idle.Tick();
     NoteUntoldRefusals(tenants, machine, clock);
+    for (const auto& [id, tenant] : tenants.live()) leases.NoteRefused(*tenant);
     leases.WatchGuards();
     leases.Schedule();
     sessions.DropSilent();
@@ -252,6 +255,7 @@ struct Daemon::Parts {
     if (clock.Now() >= sample_at) {
       sample_at = clock.Now() + kSampleEach;
       history.Add(SampleGpus(machine, tenants, clock));
+      leases.SaveAll();
     }
     if (!leases.Idle() || !mps.Idle() || !mig.UnderWay().empty())
       idle_since.reset();
@@ -267,6 +271,7 @@ struct Daemon::Parts {
 
   // A second time: at once.
   void Leave() {
+    leases.SaveAll();
     if (leaving) return loop.Stop();
     settings.service.Notify("STOPPING=1");
     mps.EndUnused();

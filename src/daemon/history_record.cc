@@ -56,18 +56,24 @@ Json Picked(const Json& from, const char* const (&keys)[N]) {
 constexpr size_t kMostEvents = 32;
 
 Json EventsOf(const Tenant& tenant, const EventLog& events) {
-  std::deque<const Event*> of;
+  std::deque<Json> of;
+  // Of a daemon before this one; a row of the store may hold anything.
+  const Json before = Json::parse(tenant.events_before, nullptr, false);
+  if (before.is_array()) {
+    for (const Json& event : before) {
+      if (event.is_object() && event.contains("at") && event.contains("kind") && event.contains("text"))
+        of.push_back(event);
+    }
+  }
   for (const Event& event : events.kept()) {
     if (event.tenant != tenant.id || event.kind == EventKind::kGranted || event.kind == EventKind::kEnded)
       continue;
-    of.push_back(&event);
-    if (of.size() > kMostEvents) of.pop_front();
+    const Json full = Json::parse(EventJson(event));
+    of.push_back({{"at", full["at"]}, {"kind", full["kind"]}, {"text", full["text"]}});
   }
+  while (of.size() > kMostEvents) of.pop_front();
   Json json = Json::array();
-  for (const Event* event : of) {
-    const Json full = Json::parse(EventJson(*event));
-    json.push_back({{"at", full["at"]}, {"kind", full["kind"]}, {"text", full["text"]}});
-  }
+  for (Json& event : of) json.push_back(std::move(event));
   return json;
 }
 
@@ -106,6 +112,10 @@ Outcome OutcomeOf(const Tenant& tenant, uint64_t refused) {
   if (tenant.lost_work) return OfLostWork(tenant.lost_work->cause);
   if (refused > 0) return Outcome::kOutOfMemory;
   return ended.signal ? Outcome::kKilled : Outcome::kFailed;
+}
+
+std::string EventsOfTenant(const Tenant& tenant, const EventLog& events) {
+  return EventsOf(tenant, events).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 std::string HistoryRecord(const Tenant& tenant, const Machine& machine, const EventLog& events) {

@@ -73,6 +73,11 @@ Result<LeaseRecord> Read(const Json& json) {
     record.killed_at = Time(json.at("killed_at_monotonic_ns").get<int64_t>());
   if (record.killed_at && (*record.killed_at < Time(0) || *record.killed_at > Time::max() / 2))
     return Fail(Code::kInvalid, "an impossible time");
+  if (const auto so_far = json.find("carried"); so_far != json.end()) {
+    auto carried = ReadCarried(*so_far);
+    if (!carried) return Fail(Code::kInvalid, "impossible figures");
+    record.carried = std::move(*carried);
+  }
   if (const auto ended = json.find("ended"); ended != json.end()) {
     record.ended = Ended{.why = {},
                          .exit_code = OptionalInt(*ended, "exit_code"),
@@ -112,7 +117,8 @@ std::string FormatLeaseRecord(const LeaseRecord& record) {
                {"frees_as_it_goes", record.frees_as_it_goes},
                {"reservation", record.reservation},
                {"stop_reason", record.stop_reason},
-               {"stop_signal", record.stop_signal}};
+               {"stop_signal", record.stop_signal},
+               {"carried", CarriedJson(record.carried)}};
   if (record.child) json["child"] = Write(*record.child);
   if (record.ended) {
     const Ended& ended = *record.ended;

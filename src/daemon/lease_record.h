@@ -12,6 +12,7 @@
 
 #include "base/result.h"
 #include "core/promise.h"
+#include "daemon/carried.h"
 #include "daemon/tenant.h"
 
 namespace gpumux::daemon {
@@ -38,6 +39,7 @@ struct LeaseRecord {
   std::string stop_reason;   // empty: it is not being stopped
   int stop_signal = 0;
   std::optional<Time> killed_at;  // CLOCK_MONOTONIC
+  Carried carried;                // for the history
   std::optional<Ended> ended;     // its program has; `why` is found when nothing of it is left
 };
 

@@ -277,7 +277,7 @@ void Leases::Started(uint64_t session, pid_t pid) {
   tenant->child = ProcessName{pid, stat->start_time};
   WatchChild(*tenant, std::move(*pidfd));
   if (on_changed) on_changed();
-  if (Status saved = Save(*tenant); !saved) LogError("tenant {}: {}", tenant->id, saved.error().ToString());
+  SaveOrSay(*tenant);
   // Stopped before it started.
   if (tenant->state == TenantState::kStopping) Signal(*tenant, tenant->draining ? SIGKILL : SIGTERM);
 }

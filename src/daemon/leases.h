@@ -51,6 +51,12 @@ class Leases {
   Leases(Machine& machine, Tenants& tenants, Monitor& monitor, EventLog& events, EventLoop& loop,
          const Clock& clock, LeaseSettings settings, const core::Policy& policy);
 
+  // The row of one that was refused memory, once: how it ends may be told by the next daemon.
+  void NoteRefused(Tenant& tenant);
+  // Its row as it is now; a log line if that cannot be.
+  void SaveOrSay(const Tenant& tenant);
+  void SaveAll();
+
   // What an earlier daemon promised is promised again (docs/design/takeover.md).
   // Before NVML is read and before anybody is accepted.
   void TakeOver();

@@ -87,7 +87,7 @@ Status Leases::Stop(const std::string& id, const StopRequest& request, const std
   events_.Note(About(
       EventKind::kStopping, *tenant,
       fmt::format("{}: signal {}, SIGKILL after {}", reason, request.signal, FormatDuration(grace)), by));
-  if (Status saved = Save(*tenant); !saved) LogError("tenant {}: {}", id, saved.error().ToString());
+  SaveOrSay(*tenant);
   KillPoint("stop-stored");
   Signal(*tenant, request.signal);
   tenant->stop_timer = loop_.After(grace, [this, id] { Kill(id); });

@@ -194,6 +194,7 @@ void MpsFaults::Mark(const std::vector<Client>& clients, const core::Culprit& cu
       lost = {LostWork::Cause::kUnknown, "killed by a GPU fault under MPS: " + culprit.why};
     }
     tenant->lost_work = std::move(lost);
+    if (on_marked) on_marked(*tenant);
   }
 }
 

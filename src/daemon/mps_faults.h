@@ -2,6 +2,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -19,6 +20,9 @@ class MpsFaults {
  public:
   MpsFaults(MpsService& mps, Machine& machine, Tenants& tenants, EventLog& events, const Clock& clock)
       : mps_(mps), machine_(machine), tenants_(tenants), events_(events), clock_(clock) {}
+
+  // Its work is lost, and why.
+  std::function<void(const Tenant& tenant)> on_marked;
 
   // A process of a tenant is dead; its page is still there.
   void NoteDeath(Tenant& tenant, const Member& member);

@@ -8,6 +8,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "daemon/lease_record.h"
@@ -172,6 +173,16 @@ LeaseRecord Example() {
       Ended{.why = {}, .exit_code = {}, .signal = 15, .at = Time(77), .wall = record.admitted_wall};
   record.stop_signal = 15;
   record.killed_at = Time(987654321);
+  record.carried = {
+      .refusals_of_dead = {.own_limit = 1, .last_refused_bytes = 9},
+      .refusals = {.own_limit = 2, .device_full = 3, .own_part = 4, .last_refused_bytes = 8},
+      .launches_of_dead = 5,
+      .use_byte_seconds = 1e12,
+      .use_seconds = 60.5,
+      .idle = Time(42),
+      .turns = Carried::Turns{.billed_ns = 6, .waited_ns = 7, .turns = 8, .overran = 9, .unused = 10},
+      .lost_work = LostWork{LostWork::Cause::kNeighbour, "killed by fault of tenant x (y)"},
+      .events = R"([{"at":"now","kind":"changed","text":"t"}])"};
   return record;
 }
 
@@ -201,6 +212,55 @@ TEST(LeaseRecord, ComesBackAsItWas) {
   EXPECT_EQ(back->ended->wall, record.ended->wall);
   EXPECT_EQ(back->stop_signal, record.stop_signal);
   EXPECT_EQ(back->killed_at, record.killed_at);
+}
+
+TEST(LeaseRecord, CarriesWhatTheHistoryWillTell) {
+  const Carried was = Example().carried;
+  const auto back = ParseLeaseRecord(FormatLeaseRecord(Example()));
+  ASSERT_TRUE(back) << back.error().ToString();
+  const Carried& is = back->carried;
+  EXPECT_EQ(is.refusals_of_dead.own_limit, was.refusals_of_dead.own_limit);
+  EXPECT_EQ(is.refusals.own_limit, was.refusals.own_limit);
+  EXPECT_EQ(is.refusals.device_full, was.refusals.device_full);
+  EXPECT_EQ(is.refusals.own_part, was.refusals.own_part);
+  EXPECT_EQ(is.refusals.last_refused_bytes, was.refusals.last_refused_bytes);
+  EXPECT_EQ(is.launches_of_dead, was.launches_of_dead);
+  EXPECT_EQ(is.use_byte_seconds, was.use_byte_seconds);
+  EXPECT_EQ(is.use_seconds, was.use_seconds);
+  EXPECT_EQ(is.idle, was.idle);
+  ASSERT_TRUE(is.turns);
+  EXPECT_EQ(is.turns->billed_ns, was.turns->billed_ns);
+  EXPECT_EQ(is.turns->waited_ns, was.turns->waited_ns);
+  EXPECT_EQ(is.turns->turns, was.turns->turns);
+  EXPECT_EQ(is.turns->overran, was.turns->overran);
+  EXPECT_EQ(is.turns->unused, was.turns->unused);
+  ASSERT_TRUE(is.lost_work);
+  EXPECT_EQ(is.lost_work->cause, was.lost_work->cause);
+  EXPECT_EQ(is.lost_work->why, was.lost_work->why);
+  EXPECT_EQ(is.events, was.events);
+}
+
+TEST(LeaseRecord, OfBeforeFiguresWereCarriedIsRead) {
+  auto json = nlohmann::json::parse(FormatLeaseRecord(Example()));
+  json.erase("carried");
+  const auto back = ParseLeaseRecord(json.dump());
+  ASSERT_TRUE(back) << back.error().ToString();
+  EXPECT_FALSE(back->carried.lost_work);
+}
+
+TEST(LeaseRecord, ImpossibleFiguresAreInvalid) {
+  const auto with = [](const char* path, const nlohmann::json& value) {
+    auto json = nlohmann::json::parse(FormatLeaseRecord(Example()));
+    json[nlohmann::json::json_pointer(path)] = value;
+    return ParseLeaseRecord(json.dump()).has_value();
+  };
+  EXPECT_TRUE(with("/carried/idle_ns", 0));
+  EXPECT_FALSE(with("/carried/idle_ns", -1));
+  EXPECT_FALSE(with("/carried/use_seconds", -1.0));
+  EXPECT_FALSE(with("/carried/use_byte_seconds", 1e300));
+  EXPECT_FALSE(with("/carried/turns/billed_ns", -5));
+  EXPECT_FALSE(with("/carried/lost_work/cause", "the weather"));
+  EXPECT_FALSE(with("/carried/events", 7));
 }
 
 TEST(LeaseRecord, AnythingElseIsInvalid) {

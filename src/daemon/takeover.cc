@@ -51,7 +51,21 @@ Status Leases::Save(const Tenant& tenant) {
                                                   .stop_reason = tenant.stop_reason,
                                                   .stop_signal = tenant.stop_signal,
                                                   .killed_at = tenant.killed_at,
+                                                  .carried = CarriedOf(tenant, machine_, events_),
                                                   .ended = tenant.ended}));
+}
+
+void Leases::SaveAll() {
+  for (const auto& [id, tenant] : tenants_.live()) SaveOrSay(*tenant);
+}
+
+void Leases::SaveOrSay(const Tenant& tenant) {
+  if (Status saved = Save(tenant); !saved) LogError("tenant {}: {}", tenant.id, saved.error().ToString());
+}
+
+void Leases::NoteRefused(Tenant& tenant) {
+  if (!tenant.last_refusal || std::exchange(tenant.refusal_stored, true)) return;
+  SaveOrSay(tenant);
 }
 
 void Leases::KeepStore() {
@@ -151,6 +165,7 @@ void Leases::TakeOver(const std::string& id, const std::string& text) {
   if (tenant->reservation) tenant->not_enforced = tenant->was_not_enforced = kOutsideGpumux;
   tenant->stop_reason = record->stop_reason;
   tenant->stop_signal = record->stop_signal;
+  Restore(record->carried, *tenant);
   tenant->state = tenant->child ? TenantState::kRunning : TenantState::kStarting;
   if (Status made = MakePages(*tenant); !made) {
     waiting_rows_.emplace_back(id, text);

@@ -218,7 +218,9 @@ struct Tenant {
   std::vector<std::pair<ProcessName, UniqueFd>> stopped_processes;  // that got the stop's signal
   GatePage::Figures gates_of_dead;                                  // sums of what never shrinks
   Refusals refusals_of_dead;                                        // and of contexts, which no page counts
+  Refusals refusals_before;                                         // at least so many: see carried.h
   std::optional<Refusal> last_refusal;
+  bool refusal_stored = false;  // the row says that there was one
   Reclaims reclaims;
   uint64_t launches_of_dead = 0;
   core::IdleStretch idle;
@@ -226,6 +228,7 @@ struct Tenant {
   std::map<core::ProcessKey, Member> members;
   std::optional<Ended> ended;
   std::optional<LostWork> lost_work;
+  std::string events_before = "[]";    // of daemons before this one: JSON, see carried.h
   std::shared_ptr<TurnFigures> turns;  // null: it has not taken any
   uint64_t turns_serial = 0;
   bool turn_overran_told = false, turn_unused_told = false;  // as events

@@ -56,10 +56,8 @@ TurnRoster TurnDesk::Roster() {
     if (entry.pages.empty()) continue;
     too_many |= roster.tenants.size() == TurnRoster::kMost;
     if (too_many) continue;
-    if (!tenant->turns) {
-      tenant->turns = std::make_shared<TurnFigures>();
-      tenant->turns_serial = ++serials_;
-    }
+    if (!tenant->turns) tenant->turns = std::make_shared<TurnFigures>();
+    if (tenant->turns_serial == 0) tenant->turns_serial = ++serials_;
     entry.serial = tenant->turns_serial;
     entry.figures = tenant->turns;
     entry.share.min_ratio = tenant->request.ask.share_min.value_or(0);
@@ -97,7 +95,7 @@ void TurnDesk::Tell(Tenant& tenant) {
     if (told || count == 0) return;
     told = true;
     events_.Note(About(EventKind::kTurnTaken, tenant,
-                       fmt::format("{}: its turn was taken: {}", tenant.request.ask.name, why)));
+                       fmt::format("its turn was taken: {}", why)));
   };
   tell(tenant.turn_overran_told, tenant.turns->overran,
        fmt::format("what it had on the GPU did not end within {}; others go on beside it",

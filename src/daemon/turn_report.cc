@@ -34,7 +34,7 @@ std::string WhyNoTurns(const Tenant& tenant) {
   bool gate = false;
   for (const auto& [key, member] : tenant.members) gate |= member.gate && !member.died;
   if (!gate) return "no process of it has a context on a GPU";
-  if (!tenant.turns) return "nobody else takes turns on its GPUs";
+  if (tenant.turns_serial == 0) return "nobody else takes turns on its GPUs";
   return {};
 }
 

@@ -75,6 +75,12 @@ Refusals CountRefusals(const Tenant& tenant, const Machine& machine) {
       Add(sum, member.page->Read(slot, 0, machine.gpus()[tenant.gpus[slot]]->ledger.TotalBytes()));
     }
   }
+  // One that died while there was no daemon did not bring its page.
+  const Refusals& before = tenant.refusals_before;
+  sum.own_limit = std::max(sum.own_limit, before.own_limit);
+  sum.device_full = std::max(sum.device_full, before.device_full);
+  sum.own_part = std::max(sum.own_part, before.own_part);
+  if (sum.last_refused_bytes == 0) sum.last_refused_bytes = before.last_refused_bytes;
   return sum;
 }
 

@@ -18,12 +18,7 @@ struct Cell {
   bool operator==(const Cell&) const = default;
 };
 
-// Columns that a character takes: 1 or 2, and 0 for one that is not shown as it
-// is: control characters, those that turn the writing around, those that combine
-// with others, and all whose width terminals do not agree on.
-int GlyphWidth(char32_t glyph);
-
-// UTF-8 as characters that may be shown; whatever else there is becomes '?'.
+// UTF-8 as characters whose width is known; whatever else there is becomes '?'.
 std::u32string Shown(std::string_view text);
 int TextWidth(std::string_view text);
 // At most `width` columns; what was longer ends with "~".

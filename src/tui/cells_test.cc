@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/utf8.h"
+
 namespace gpumux::tui {
 namespace {
 

@@ -10,37 +10,10 @@
 #include <set>
 
 #include "../support/sandbox.h"
+#include "past.h"
 
 namespace gpumux::test {
 namespace {
-
-using nlohmann::json;
-
-json History(Sandbox& box, std::vector<std::string> options = {}) {
-  std::vector<std::string> args = {"history", "--json"};
-  args.insert(args.end(), options.begin(), options.end());
-  const Outcome o = box.RunGpumux(args);
-  EXPECT_EQ(o.exit_code, 0) << o.err;
-  const json answer = json::parse(o.out, nullptr, false);
-  return answer.is_object() ? answer["data"] : json();
-}
-
-void KillDaemon(Sandbox& box) {
-  const pid_t daemon = box.DaemonPid();
-  ASSERT_GT(daemon, 0);
-  kill(daemon, SIGKILL);
-}
-
-// The past tenant of that name, once it is there.
-json Past(Sandbox& box, const std::string& name) {
-  json found;
-  EXPECT_TRUE(WaitUntil("the history has " + name, [&] {
-    const json tenants = History(box, {"--name", name})["tenants"];
-    if (!tenants.empty()) found = tenants[0];
-    return !tenants.empty();
-  }));
-  return found;
-}
 
 struct Kind {
   const char* outcome;
@@ -169,40 +142,6 @@ TEST(History, SaysOfATenantWhatStatusSaid) {
   EXPECT_NE(past["events"][0]["text"].get<std::string>().find("6.0 GiB"), std::string::npos)
       << past["events"].dump();
   EXPECT_EQ(past["events"][1]["kind"], "stopping");
-}
-
-TEST(History, KnowsReservationsAndProgramsThatNeverRan) {
-  Sandbox box;
-  Process outside = box.Start({"/bin/sleep", "600"});
-  ASSERT_EQ(box.RunGpumux({"reserve", "--pid", std::to_string(outside.pid()), "--mem", "3GiB"}).exit_code, 0);
-  const json status = box.StatusData();
-  ASSERT_FALSE(status["tenants"].empty());
-  const auto name = status["tenants"][0]["name"].get<std::string>();
-  outside.Signal(SIGKILL);
-  EXPECT_EQ(Past(box, name)["outcome"], "released");
-}
-
-// Both had work on the GPU, and the driver does not tell whose fault it was: nobody is blamed.
-TEST(History, KnowsThatAFaultTookTheirWork) {
-  Sandbox box;
-  const auto start = [&](const std::string& name, std::vector<std::string> load) {
-    std::vector<std::string> args = {
-        "run", "--mode", "mps", "--mem", "4GiB", "--name", name, "--", box.Program("gpumux-workload")};
-    args.insert(args.end(), load.begin(), load.end());
-    return box.Gpumux(args);
-  };
-  const std::string ready = box.dir() + "/ready";
-  Process neighbour = start("neighbour", {"--kernel-us", "1000", "--seconds", "60", "--ready", ready});
-  ASSERT_TRUE(WaitUntil("the neighbour works", [&] { return access(ready.c_str(), F_OK) == 0; }));
-  Process culprit = start("culprit", {"--seconds", "0.1", "--end", "fault"});
-  EXPECT_NE(culprit.Wait().exit_code, 0);
-  EXPECT_NE(neighbour.Wait().exit_code, 0);
-  for (const char* name : {"culprit", "neighbour"}) {
-    const json past = Past(box, name);
-    EXPECT_EQ(past["outcome"], "unknown-fault") << past.dump();
-    EXPECT_EQ(past["ended"]["lost_work"], "unknown-fault");
-    EXPECT_NE(past["ended"]["exit_code"], 0);
-  }
 }
 
 TEST(History, TableTotalsAndCsv) {

@@ -7,6 +7,7 @@
 
 #include <filesystem>
 
+#include "../history/past.h"
 #include "scene.h"
 
 namespace gpumux::test {
@@ -59,6 +60,7 @@ TEST_F(Clients, OneOfAnotherServerIsNotEnforcedAndStoppedIfStrict) {
   EXPECT_THAT(box_.RunGpumux({"explain", "astray"}).out,
               AllOf(HasSubstr("is no client of its MPS server"), HasSubstr("leave the CUDA_MPS_ variables")));
   EXPECT_NE(strict.Wait().exit_code, 0);
+  EXPECT_EQ(Past(box_, "strict")["outcome"], "not-enforced");
   EXPECT_THAT(box_.RunGpumux({"events"}).out, HasSubstr("stopped by --strict: pid"));
   // By the same lists.
   EXPECT_EQ(Enforced("right"), "guard, and MPS for each process: ");

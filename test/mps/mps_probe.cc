@@ -12,6 +12,8 @@
 //   idle HOW                 as dies, with no kernel left
 //   keeps MS                 two kernels of so many ms under way at any moment, until it is killed;
 //                            says "busy" when it is so
+//   notices FILE LAUNCHED    a context, and with LAUNCHED 1 a kernel that has ended; says "busy", and works
+//                            on when the file is there
 //   stays waiting MS         waits for a kernel of so many ms; says "busy" before, and what the
 //                            driver said after; then stays
 //   stays launching MS       launches such kernels until the driver refuses one, says which error
@@ -143,6 +145,15 @@ int Main(int argc, char** argv) {
     for (int i = 0; i < 3; ++i) Must(Spin(1'000'000), "spin");
     Must(Synchronize(), "synchronise");
     return Die(argv[2], argv + 3);
+  }
+  if (command == "notices" && argc == 4) {
+    if (strcmp(argv[3], "1") == 0) Must(Spin(1'000'000), "spin");
+    Must(Synchronize(), "synchronise");
+    puts("busy");
+    while (access(argv[2], F_OK) != 0) usleep(10'000);
+    Must(Spin(1'000'000), "spin");
+    Must(Synchronize(), "synchronise");
+    return 0;
   }
   const bool keeps = command == "keeps" && argc == 3, stays = command == "stays" && argc == 4;
   if (!keeps && !stays && (command != "dies" || argc < 5)) return 2;

@@ -14,6 +14,7 @@ namespace gpumux::test {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 using Json = nlohmann::json;
 
 TEST(TurnsCases, ThreeQuartersAndOneQuarter) {
@@ -62,6 +63,11 @@ TEST(TurnsCases, AStoppedProgramsTurnsAreTheOthers) {
   WaitUntil("b works on", [&] { return box.GpuSeconds("b") > b_then + 0.5; });
   // Until it was seen to be stopped it was given a few turns, of 5 ms each, that it did not use.
   EXPECT_LT(box.GpuSeconds("a"), a_out + 0.05);
+  const Json events = Json::parse(box.RunGpumux({"events", "--tenant", "a", "--json"}).out);
+  const auto told = std::find_if(events["data"]["events"].begin(), events["data"]["events"].end(),
+                                 [](const Json& event) { return event["kind"] == "turn-taken"; });
+  ASSERT_NE(told, events["data"]["events"].end()) << events.dump();
+  EXPECT_THAT((*told)["text"].get<std::string>(), StartsWith("its turn was taken: "));
   kill(stopped, SIGCONT);
   const uint64_t ended = box.Ended("a");
   WaitUntil("a takes turns again", [&] { return box.Ended("a") >= ended + 3; });
