@@ -46,6 +46,10 @@ Result<std::string> StatusFromNvml(const gpu::GpuSource& source) {
         Unknown(gpu, key, memory.error().message);
       }
     }
+    if (const auto busy = (*nvml)->Busy(device.uuid))
+      gpu["busy_ratio"] = *busy;
+    else
+      Unknown(gpu, "busy_ratio", busy.error().message);
     if (const auto processes = (*nvml)->Processes(device.uuid)) {
       gpu["unmanaged_pids"] = Json::array();
       for (const gpu::ProcessUse& process : *processes) gpu["unmanaged_pids"].push_back(process.pid);

@@ -43,6 +43,8 @@ struct GpuState {
   bool gone = false;                      // an instance that is not there any more; then `lost` too
   std::optional<Time> last_reading;
   uint64_t device_used_bytes = 0;  // NVML's figure, the driver's reserve not included
+  // The part of the time in which a kernel ran, as NVML said at the last reading.
+  Result<double> busy_ratio = tl::unexpected(Error{Code::kUnavailable, "not read yet", ""});
   std::map<pid_t, Stranger> strangers;
   uint64_t mps_server_bytes = 0;  // at the last reading; of a server of ours
   unsigned multiprocessors = 0;   // 0: not known

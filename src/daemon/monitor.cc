@@ -68,6 +68,7 @@ bool Monitor::ReadOnce(size_t gpu_index) {
   }
   gpu.last_reading = clock_.Now();
   gpu.device_used_bytes = memory->used_bytes;
+  gpu.busy_ratio = machine_.nvml().Busy(gpu.device.uuid);
   // An administrator may change it at any time; it decides who may be admitted.
   if (const auto mode = machine_.nvml().Mode(gpu.device.uuid)) gpu.compute_mode = *mode;
 

@@ -223,6 +223,7 @@ void MpsFaults::NoteFaultApart(Tenant& tenant, const Member& member) {
   const std::string why = fmt::format("error {} of pid {}, which ran apart from the MPS server, for {}",
                                       error, member.process.pid, tenant.apart);
   tenant.lost_work = {LostWork::Cause::kOwnFault, "a GPU fault of its own: " + why};
+  if (on_marked) on_marked(tenant);
   Event event = About(EventKind::kMpsFault, tenant,
                       fmt::format("a fault of tenant {} ({}) on the GPU: {}; nobody else lost work",
                                   tenant.id, tenant.request.ask.name, why));

@@ -394,6 +394,12 @@ Json GpuJson(const GpuState& gpu, const Tenants& tenants, const Machine& machine
         json["mem_device_used_bytes_reason"] = reason;
     if (!gpu.Known()) json["mem_total_bytes_reason"] = json["mem_reserve_bytes_reason"] = reason;
   }
+  // Of one that is lost nothing is known any more.
+  json["busy_ratio"] = known && gpu.busy_ratio ? Json(*gpu.busy_ratio) : Json(nullptr);
+  if (json["busy_ratio"].is_null())
+    json["busy_ratio_reason"] = gpu.lost         ? gpu.lost->message
+                                : gpu.busy_ratio ? "not read yet"
+                                                 : gpu.busy_ratio.error().message;
   json["remedy"] = snapshot.closed_error.hint.empty() ? Json(nullptr) : Json(snapshot.closed_error.hint);
   json["unmanaged_pids"] = Json::array();
   json["strangers"] = Json::array();

@@ -94,8 +94,7 @@ void TurnDesk::Tell(Tenant& tenant) {
   const auto tell = [&](bool& told, uint64_t count, const std::string& why) {
     if (told || count == 0) return;
     told = true;
-    events_.Note(About(EventKind::kTurnTaken, tenant,
-                       fmt::format("its turn was taken: {}", why)));
+    events_.Note(About(EventKind::kTurnTaken, tenant, fmt::format("its turn was taken: {}", why)));
   };
   tell(tenant.turn_overran_told, tenant.turns->overran,
        fmt::format("what it had on the GPU did not end within {}; others go on beside it",

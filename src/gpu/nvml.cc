@@ -36,6 +36,7 @@ struct Functions {
   nvmlReturn_t (*memory_v2)(nvmlDevice_t, nvmlMemory_v2_t*) = nullptr;
   nvmlReturn_t (*memory_v1)(nvmlDevice_t, nvmlMemory_t*) = nullptr;
   nvmlReturn_t (*compute_mode)(nvmlDevice_t, nvmlComputeMode_t*) = nullptr;
+  nvmlReturn_t (*utilization)(nvmlDevice_t, nvmlUtilization_t*) = nullptr;
   nvmlReturn_t (*set_compute_mode)(nvmlDevice_t, nvmlComputeMode_t) = nullptr;
   nvmlReturn_t (*cpu_affinity)(nvmlDevice_t, unsigned, unsigned long*) = nullptr;
   nvmlReturn_t (*memory_affinity)(nvmlDevice_t, unsigned, unsigned long*, unsigned scope) = nullptr;
@@ -149,6 +150,16 @@ class NvmlLibrary final : public Nvml {
     return ComputeMode::kUnknown;
   }
 
+  Result<double> Busy(const Uuid& gpu) override {
+    auto device = Find(gpu);
+    if (!device) return tl::unexpected(device.error());
+    if (!api_.utilization) return Nvml::Busy(gpu);
+    nvmlUtilization_t rates{};
+    if (nvmlReturn_t result = api_.utilization(*device, &rates); result != NVML_SUCCESS)
+      return Error(result, "how busy " + gpu.ToString() + " is");
+    return std::min(rates.gpu, 100u) / 100.0;
+  }
+
   Status SetMode(const Uuid& gpu, ComputeMode mode) override {
     auto device = Find(gpu);
     if (!device) return tl::unexpected(device.error());
@@ -215,6 +226,7 @@ class NvmlLibrary final : public Nvml {
     Symbol(api_.memory_v2, "nvmlDeviceGetMemoryInfo_v2");
     Symbol(api_.memory_v1, "nvmlDeviceGetMemoryInfo");
     Symbol(api_.compute_mode, "nvmlDeviceGetComputeMode");
+    Symbol(api_.utilization, "nvmlDeviceGetUtilizationRates");
     Symbol(api_.set_compute_mode, "nvmlDeviceSetComputeMode");
     Symbol(api_.cpu_affinity, "nvmlDeviceGetCpuAffinity");
     Symbol(api_.memory_affinity, "nvmlDeviceGetMemoryAffinity");

@@ -79,6 +79,11 @@ class Nvml {
   // Compute and graphics processes, each pid once.
   virtual Result<std::vector<ProcessUse>> Processes(const Uuid& gpu) = 0;
   virtual Result<ComputeMode> Mode(const Uuid& gpu) = 0;
+  // The part of the time, of NVML's last sampling period (a second at most), in which some kernel ran: not
+  // how much of the GPU it had. kUnsupported where it does not tell, as on a GPU with MIG.
+  virtual Result<double> Busy(const Uuid&) {
+    return Fail(Code::kUnsupported, "this NVML does not tell how busy a GPU is");
+  }
   // For every program of the machine, until it is set again or the driver is loaded
   // anew. kDenied: needs root. `mode`: not kUnknown.
   virtual Status SetMode(const Uuid&, ComputeMode) {

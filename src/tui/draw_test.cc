@@ -61,7 +61,7 @@ std::string Drawn(const Model& model, int width, int height, bool ascii = false)
 TEST(Draw, TheFirstScreenAt80x24) {
   EXPECT_EQ(Drawn(Scene(), 80, 24),
             "gpumux top  12:34:56  2 tenants, 1 waiting  node1  every 1.0 s\n"
-            "GPU 0  NVIDIA H200  turns  held 100 %\n"
+            "GPU 0  NVIDIA H200  turns  held 100 %  busy 37 %\n"
             "[==!!!!!!!AAAAAAAAAAAAAAAAAAAAAAAAaaaaaaaaBBBBBBBBBBBBBBBbbbbbbbb··············]\n"
             " used 50.0  guaranteed 70.0  of 100.0 GiB  promisable 18.0  !10.0  ?0.0\n"
             "Who held GPU 0, last 3 s, newest on the right, a column a sample\n"
@@ -77,6 +77,14 @@ TEST(Draw, TheFirstScreenAt80x24) {
             "\n"
             "12:34:55 granted serve: 40.0 GiB [ann]\n"
             "F1Help EnterDetail F4Filter F6Sort F7Memory F8Time F9Stop spaceTag F10Quit\n");
+}
+
+TEST(Draw, HowBusyAGpuIsIsLeftOutWhereNobodyKnows) {
+  Sample sample = Machine({TenantOn("a", 10, 20)});
+  sample.gpus[0].busy_ratio.reset();
+  Model model;
+  model.Take(sample, 1s);
+  EXPECT_THAT(Drawn(model, 80, 24), Not(HasSubstr("busy")));
 }
 
 TEST(Draw, ALowScreenIsForTheTable) {

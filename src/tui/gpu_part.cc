@@ -121,6 +121,7 @@ void GpuPart::DrawOne(Screen& screen, int y, const GpuSample& gpu) const {
   int x = screen.Put(0, y, fmt::format("GPU {}  {}", Index(gpu), NameOf(gpu, model_.sample().simulated)),
                      Ink::kStrong);
   x = screen.Put(x, y, fmt::format("  {}  held {}", mode, Percent(held)));
+  if (gpu.busy_ratio) x = screen.Put(x, y, fmt::format("  busy {}", Percent(gpu.busy_ratio)));
   if (gpu.other_daemon_pid) {
     screen.Put(x, y, fmt::format("  managed by another daemon (pid {})", *gpu.other_daemon_pid),
                Ink::kWarning);

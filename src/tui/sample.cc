@@ -68,6 +68,7 @@ GpuSample ReadGpu(const Json& json) {
   gpu.device_used = NumberAt(json, "mem_device_used_bytes");
   gpu.promisable = NumberAt(json, "mem_promisable_bytes");
   gpu.promisable_reason = TextAt(json, "mem_promisable_bytes_reason");
+  if (const auto busy = RealAt(json, "busy_ratio"); busy && *busy >= 0 && *busy <= 1) gpu.busy_ratio = busy;
   gpu.remedy = TextAt(json, "remedy");
   for (const Json& stranger : ListAt(json, "strangers")) gpu.strangers.push_back(ReadStranger(stranger));
   // NVML alone knows no more than the pids.

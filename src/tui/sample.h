@@ -26,6 +26,7 @@ struct GpuSample {
   std::string uuid, name, mode, mode_reason;  // mode "": none
   std::optional<uint64_t> index;
   Bytes total, reserve, guaranteed, used, unmanaged, unexplained, device_used, promisable;
+  std::optional<double> busy_ratio;
   std::string promisable_reason, remedy;
   std::vector<StrangerSample> strangers;
   std::optional<uint64_t> other_daemon_pid;  // whose ledger this GPU's is

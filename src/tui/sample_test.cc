@@ -11,7 +11,7 @@ constexpr const char* kStatus =
  "daemon":{"pid":5,"uid":0,"user":"root","version":"0.1"},"driver_version":"580.1",
  "gpus":[{"uuid":"GPU-1","index":0,"name":"NVIDIA H200","mode":"turns","mem_total_bytes":1000,"mem_reserve_bytes":10,
   "mem_guaranteed_bytes":600,"mem_used_bytes":500,"mem_unmanaged_bytes":7,"mem_unexplained_bytes":null,"mem_promisable_bytes":0,
-  "mem_promisable_bytes_reason":"closed","unmanaged_pids":[812],"strangers":[{"pid":812,"name":"x","owner":"bob","owner_uid":1,"container":null,"mem_used_bytes":7}],
+  "mem_promisable_bytes_reason":"closed","busy_ratio":0.25,"unmanaged_pids":[812],"strangers":[{"pid":812,"name":"x","owner":"bob","owner_uid":1,"container":null,"mem_used_bytes":7}],
   "owner":{"uid":1,"pid":99}}],
  "tenants":[{"id":"t-1","name":"a","owner":"ann","state":"running","mode":"turns","mem_guaranteed_bytes":600,"mem_limit_bytes":null,
   "mem_limit_bytes_reason":"no guarantee","mem_used_bytes":500,"mem_peak_bytes":501,"mem_at_risk_bytes":3,"above_limit":true,"above_limit_reason":"frees",
@@ -32,6 +32,7 @@ TEST(Samples, SayWhatTheAnswerSays) {
   EXPECT_EQ(gpu.unexplained, std::nullopt);
   EXPECT_EQ(gpu.promisable, 0u);
   EXPECT_EQ(gpu.promisable_reason, "closed");
+  EXPECT_EQ(gpu.busy_ratio, 0.25);
   EXPECT_EQ(gpu.other_daemon_pid, 99u);
   ASSERT_EQ(gpu.strangers.size(), 1u);
   EXPECT_EQ(gpu.strangers[0].owner, "bob");

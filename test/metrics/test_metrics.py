@@ -89,6 +89,11 @@ class EverybodyTest(unittest.TestCase):
                 if attempt == 19:
                     raise
 
+    def test_status_says_how_busy_nvml_finds_a_gpu(self) -> None:
+        """On GPU 0 two are always at work."""
+        until("GPU 0 is busy", lambda: self.scene.status()["gpus"][0]["busy_ratio"] > 0.5)
+        self.assertLessEqual(self.scene.status()["gpus"][0]["busy_ratio"], 1)
+
     def test_counts_between_what_status_says_before_and_after(self) -> None:
         def counters() -> dict[tuple[str, str], float]:
             out = {}
@@ -210,6 +215,9 @@ class UnreadTest(unittest.TestCase):
             self.assertEqual(metrics.get(f"gpumux_gpu_memory_{what}_bytes", gpu="1"), other[f"mem_{what}_bytes"], what)
         for what in ("guaranteed", "used", "promisable"):
             self.assertEqual(metrics.get(f"gpumux_gpu_memory_{what}_bytes", gpu="0"), 0, what)
+        self.assertIsNone(gpu["busy_ratio"])
+        self.assertIn("Not Supported", gpu["busy_ratio_reason"])
+        self.assertEqual(other["busy_ratio"], 0)
 
 
 class TakenTest(unittest.TestCase):

@@ -61,7 +61,7 @@ std::string Masked(const std::string& screen) {
     if (line.rfind("gpumux top", 0) == 0) line = line.substr(0, line.find("SIMULATED") + 9);
     line = std::regex_replace(line, std::regex("[0-9]{2}:[0-9]{2}:[0-9]{2}"), "HH:MM:SS");
     line = std::regex_replace(line, std::regex("last [0-9]+ s, "), "last N s, ");
-    line = std::regex_replace(line, std::regex("held [0-9]+ %"), "held N %");
+    line = std::regex_replace(line, std::regex("(held|busy) [0-9]+ %"), "$1 N %");
     line = std::regex_replace(line, std::regex("t-[0-9a-z]{12}"), "t-~~~~~~~~~~~~");
     // Behind a pid everything is moved; so it ends there.
     line = std::regex_replace(line, std::regex("pid [0-9]+.*"), "pid N");

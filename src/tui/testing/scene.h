@@ -69,6 +69,7 @@ inline Sample Machine(std::vector<TenantSample> tenants) {
   gpu.name = "NVIDIA H200";
   gpu.total = 100 * kGiB;
   gpu.reserve = 2 * kGiB;
+  gpu.busy_ratio = 0.37;
   gpu.unmanaged = gpu.unexplained = 0;
   gpu.used = gpu.guaranteed = 0;
   for (const TenantSample& tenant : tenants) {
