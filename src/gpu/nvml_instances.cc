@@ -91,6 +91,11 @@ Result<std::vector<ProcessUse>> NvmlWithInstances::Processes(const Uuid& device)
 
 Result<ComputeMode> NvmlWithInstances::Mode(const Uuid& device) { return nvml_->Mode(GpuOf(device)); }
 
+Result<double> NvmlWithInstances::Busy(const Uuid& device) {
+  if (Find(device)) return Fail(Code::kUnsupported, "NVML does not tell how busy a MIG instance is");
+  return nvml_->Busy(device);
+}
+
 Status NvmlWithInstances::SetMode(const Uuid& device, ComputeMode mode) {
   if (Find(device) || IsPartitioned(device))
     return Fail(Code::kUnsupported, "a partitioned GPU keeps its compute mode");

@@ -37,6 +37,7 @@ class NvmlWithInstances final : public Nvml {
   Result<std::vector<ProcessUse>> Processes(const Uuid& gpu) override;
   // Of an instance: that of its GPU.
   Result<ComputeMode> Mode(const Uuid& gpu) override;
+  Result<double> Busy(const Uuid& gpu) override;
   Status SetMode(const Uuid& gpu, ComputeMode mode) override;
   Result<unsigned> Multiprocessors(const Uuid& gpu) override;
   Result<Locality> Near(const Uuid& gpu) override;
