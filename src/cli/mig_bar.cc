@@ -30,7 +30,7 @@ std::string Cell(const gpu::MigProfile& profile, size_t width) {
 }  // namespace
 
 std::string MigBar(const gpu::MigModel& model, const Layout& layout) {
-  const uint32_t slices = model.memory_slices.value_or(0);
+  const uint32_t slices = std::min(model.memory_slices.value_or(0), core::mig::kMostSlices);
   const size_t width = slices > 8 ? kNarrow : kWide;
   std::string bar = "|", numbers;
   for (uint32_t slice = 0; slice < slices;) {

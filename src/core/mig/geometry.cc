@@ -190,7 +190,16 @@ std::string Name(const MigModel& model, Placed instance) {
 }
 
 Status CheckPlacementsKnown(const MigModel& model) {
-  if (model.placements_known()) return {};
+  const auto possible = [&](const MigProfile& profile) {
+    return *profile.memory_slices > 0 && std::ranges::all_of(profile.starts, [&](uint32_t start) {
+      return start < kMostSlices && start + *profile.memory_slices <= *model.memory_slices;
+    });
+  };
+  if (model.placements_known()) {
+    if (*model.memory_slices <= kMostSlices && std::ranges::all_of(model.profiles, possible)) return {};
+    return Fail(Code::kUnsupported,
+                fmt::format("what the driver tells of placements on {} cannot be", model.key));
+  }
   return Fail(Code::kUnsupported,
               fmt::format("where instances of {} can be is in no document: only its driver knows", model.key),
               "ask on a machine that has one");
@@ -274,12 +283,14 @@ std::vector<Layout> AllLayouts(const MigModel& model) {
   // Instances are added from left to right, so that every set comes up once.
   const auto extend = [&](auto&& self, uint32_t from) -> void {
     all.push_back(so_far);
+    if (all.size() == kMostLayouts) return;
     for (const MigProfile& profile : model.profiles) {
       for (const uint32_t start : profile.starts) {
         if (start < from || !Possible(model, so_far, profile, start)) continue;
         so_far.push_back({start, *profile.id});
         self(self, start + *profile.memory_slices);
         so_far.pop_back();
+        if (all.size() == kMostLayouts) return;
       }
     }
   };

@@ -31,7 +31,13 @@ struct Placed {
 // Of one GPU; functions here take it in any order and give it by `start`.
 using Layout = std::vector<Placed>;
 
-// kUnsupported: this GPU's placements are in no document, so that only its driver knows.
+// More than any GPU has; a driver that tells of more is not believed.
+inline constexpr uint32_t kMostSlices = 64;
+// AllLayouts ends here. The GPUs of the table have 2319 at most.
+inline constexpr size_t kMostLayouts = 50'000;
+
+// kUnsupported: this GPU's placements are in no document, so that only its driver knows; or
+// what its driver tells of them cannot be.
 Status CheckPlacementsKnown(const gpu::MigModel& model);
 
 // May `instance` be created beside those of `layout`? kInvalid: no such profile.
@@ -49,8 +55,8 @@ uint32_t RemainingCapacity(const gpu::MigModel& model, const Layout& layout, uin
 // kInvalid or kConflict: the first instance that cannot be there, and why.
 Status CheckLayout(const gpu::MigModel& model, const Layout& layout);
 
-// Every legal set, the empty one too, each once, in ascending order. Nothing for a GPU
-// whose placements are not known.
+// Every legal set, the empty one too, each once, in ascending order; the first kMostLayouts found
+// of a GPU that has more. Nothing for a GPU whose placements are not known.
 std::vector<Layout> AllLayouts(const gpu::MigModel& model);
 
 // Of a profile that the model has.

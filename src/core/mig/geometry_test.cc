@@ -157,6 +157,39 @@ TEST(MigGeometry, CountsWhatADriverTells) {
   EXPECT_TRUE(StartsLeft(model, Of(model, {{"1g.6gb", 0}, {"1g.6gb", 1}}), 14).empty());
 }
 
+TEST(MigGeometry, DoesNotBelieveADriverThatTellsWhatCannotBe) {
+  MigModel model = Gpu("A30");
+  const auto refused = [&] {
+    const Status status = CheckPlacementsKnown(model);
+    return status ? "" : status.error().ToString();
+  };
+  EXPECT_EQ(refused(), "");
+  const std::string text = "what the driver tells of placements on A30 cannot be";
+  model.memory_slices = 65;
+  EXPECT_EQ(refused(), text);
+  model.memory_slices = 4;
+  model.profiles[0].starts.push_back(4);
+  EXPECT_EQ(refused(), text);
+  model.profiles[0].starts.back() = 4294967295u;
+  EXPECT_EQ(refused(), text);
+  model.profiles[0].starts.pop_back();
+  model.profiles[0].memory_slices = 0;
+  EXPECT_EQ(refused(), text);
+  EXPECT_TRUE(AllLayouts(model).empty());
+}
+
+// A GPU of another generation may have more sets than can be looked at.
+TEST(MigGeometry, EndsWithManyLayouts) {
+  MigModel model = Gpu("A30");
+  model.memory_slices = model.compute_slices = model.max_instances = 20;
+  for (MigProfile& profile : model.profiles) {
+    profile.max_instances = 20;
+    profile.starts.clear();
+    for (uint32_t start = 0; start + *profile.memory_slices <= 20; ++start) profile.starts.push_back(start);
+  }
+  EXPECT_EQ(AllLayouts(model).size(), kMostLayouts);
+}
+
 TEST(MigGeometry, TellsWhatIsLeft) {
   const MigModel& h200 = Gpu("H200");
   const Layout layout = Of(h200, {{"1g.18gb", 0}, {"2g.35gb", 4}});

@@ -20,10 +20,15 @@ const Present* FindPresent(const GpuState& gpu, Placed instance) {
   return found == gpu.present.end() ? nullptr : &*found;
 }
 
-Status CheckPresent(const GpuState& gpu) {
+Layout LayoutOf(const GpuState& gpu) {
   Layout layout;
   for (const Present& present : gpu.present) layout.push_back(present.instance);
-  const Status status = CheckLayout(*gpu.model, layout);
+  std::ranges::sort(layout);
+  return layout;
+}
+
+Status CheckPresent(const GpuState& gpu) {
+  const Status status = CheckLayout(*gpu.model, LayoutOf(gpu));
   if (status) return {};
   if (status.error().code == Code::kUnsupported) return status;
   return Fail(Code::kInvalid,
@@ -73,7 +78,11 @@ Result<OneGpu> OneGpu::Of(const GpuState& gpu, const PlanOptions& options) {
   if (const Status status = CheckPresent(gpu); !status) return tl::unexpected(status.error());
   OneGpu one(gpu);
   std::map<std::vector<std::pair<bool, uint32_t>>, Way> best;
-  for (const Layout& layout : AllLayouts(*gpu.model)) {
+  auto layouts = AllLayouts(*gpu.model);
+  one.every_layout_ = layouts.size() < kMostLayouts;
+  // The one that needs no change is among those that are looked at, whatever else is not.
+  if (!one.every_layout_) layouts.push_back(LayoutOf(gpu));
+  for (const Layout& layout : layouts) {
     auto way = one.WayTo(layout, gpu);
     if (!way || (way->cost.disturbed > 0 && !options.may_disturb)) continue;
     way->cost.open_places = OpenPlaces(*gpu.model, layout);
@@ -108,7 +117,7 @@ GpuPlan OneGpu::Best(const std::vector<Want>& wants, const std::vector<uint32_t>
     best = std::move(plan);
     any = true;
   }
-  best.exact = exact;
+  best.exact = exact && every_layout_;
   std::ranges::sort(best.given, {}, &Given::instance);
   return best;
 }

@@ -32,6 +32,7 @@ class OneGpu {
 
   const gpu::MigModel* model_;
   std::vector<Way> ways_;  // of those with the same seats the best
+  bool every_layout_ = true;
 };
 
 }  // namespace gpumux::core::mig

@@ -192,6 +192,21 @@ TEST(MigPlanner, PlansForGpusOfSeveralKinds) {
   EXPECT_EQ(plan.gpus[1].layout.size(), 4u);
 }
 
+TEST(MigPlanner, SaysIfItCouldNotLookAtEveryLayout) {
+  gpu::MigModel model = Gpu("A30");
+  model.memory_slices = model.compute_slices = model.max_instances = 20;
+  model.profiles.resize(1);
+  model.profiles[0].max_instances = 20;
+  model.profiles[0].starts.clear();
+  for (uint32_t start = 0; start < 20; ++start) model.profiles[0].starts.push_back(start);
+  const std::vector<Present> present = {{{19, 14}, {"u"}}, {{18, 14}}};
+  const Plan plan = Planned({{"GPU 0", &model, present}}, {{"a", 1, "14"}});
+  EXPECT_FALSE(plan.most_placed);
+  EXPECT_EQ(plan.score.placed, 1u);
+  EXPECT_EQ(plan.score.disturbed, 0u);
+  EXPECT_EQ(plan.score.destroyed, 0u);
+}
+
 TEST(MigPlanner, ComparesPlansByWhatMattersFirst) {
   const auto better = [](Score a, Score b) { return a.BetterThan(b) && !b.BetterThan(a); };
   EXPECT_TRUE(better({.placed = 2, .disturbed = 9}, {.placed = 1}));
