@@ -71,8 +71,8 @@ Result<bool> Add(MigGpus& gpus, gpu::Nvml& nvml, const gpu::Device& device) {
     if (!model) return tl::unexpected(model.error());
     auto there = PresentOn(nvml.mig(), device.uuid);
     if (!there) return tl::unexpected(there.error());
-    gpus.read.push_back(std::move(*model));
-    gpu.model = &gpus.read.back();
+    gpus.read.push_back(std::make_unique<gpu::MigModel>(std::move(*model)));
+    gpu.model = gpus.read.back().get();
     gpu.present = std::move(there->present);
     divided = std::move(there->divided);
   } else if (!gpu.model) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <deque>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,18 +15,13 @@ namespace gpumux::cli {
 // GPUs to look at or plan for.
 struct MigGpus {
   std::vector<core::mig::GpuState> gpus;
-  std::vector<std::string> uuids;     // by GPU; "": it is of no machine
-  std::vector<uint32_t> indices;      // by GPU, as nvidia-smi counts
-  std::vector<bool> enabled;          // by GPU: MIG mode; that of --gpu is taken to be on
-  std::deque<gpu::MigModel> read;     // models as their drivers tell of them: `gpus` may point here
-  std::vector<MigDivisions> divided;  // by GPU
-  std::string note;                   // for people: what was left out or assumed, a line each; may be empty
+  std::vector<std::string> uuids;                    // by GPU; "": it is of no machine
+  std::vector<uint32_t> indices;                     // by GPU, as nvidia-smi counts
+  std::vector<bool> enabled;                         // by GPU: MIG mode; that of --gpu is taken to be on
+  std::vector<std::unique_ptr<gpu::MigModel>> read;  // models as drivers tell of them: `gpus` point here
+  std::vector<MigDivisions> divided;                 // by GPU
+  std::string note;  // for people: what was left out or assumed, a line each; may be empty
   bool simulated = false;
-
-  // Only moved: a copy of `gpus` would point into the first one's `read`.
-  MigGpus() = default;
-  MigGpus(MigGpus&&) = default;
-  MigGpus& operator=(MigGpus&&) = default;
 };
 
 // Those of --gpu, with nothing on them, or else those of this machine. Errors: as ParseMigGpus

@@ -79,10 +79,9 @@ TEST(MigText, APlanNamesWhoIsDisturbedAndWhatIsLost) {
         "  1g.18gb at 6   16  16.00 GiB  small x2\n",
         "  Not in any instance: 36 of 132 SMs (27 %), 38.2 GiB of 139.8 GiB (27 %)\n",
         "  Room left for one of: 1g.18gb, 1g.18gb+me\n",
-        "  Has to be stopped first: train, pid 812 (1g.18gb at 3)\n",
-        "  Steps: 1. destroy 1g.18gb at 3\n         2. create 4g.71gb at 0\n         3. create 1g.18gb at "
-        "4\n",
-        "no NCCL between instances", "Profiles are from the table, not read from the device.\n"}) {
+        "  Has to be stopped first: train, pid 812 (1g.18gb at 3)\n", "  Steps: 1. destroy 1g.18gb at 3\n",
+        "\n         2. create 4g.71gb at 0\n         3. create 1g.18gb at 4\n", "no NCCL between instances",
+        "Profiles are from the table, not read from the device.\n"}) {
     EXPECT_TRUE(Has(*text, part)) << part << "\nin\n" << *text;
   }
 }

@@ -19,7 +19,7 @@ using gpu::MigProfile;
 const MigModel& Gpu(std::string_view key) { return **gpu::FindMigModel(key); }
 
 // "1g.18gb at 0, 3g.71gb at 4"
-Layout Of(const MigModel& model, std::vector<std::pair<std::string, uint32_t>> instances) {
+Layout Of(const MigModel& model, const std::vector<std::pair<std::string, uint32_t>>& instances) {
   Layout layout;
   for (const auto& [name, start] : instances) {
     const auto profile = FindProfile(model, name);

@@ -28,7 +28,7 @@ Layout LayoutOf(const GpuState& gpu) {
 }
 
 Status CheckPresent(const GpuState& gpu) {
-  const Status status = CheckLayout(*gpu.model, LayoutOf(gpu));
+  Status status = CheckLayout(*gpu.model, LayoutOf(gpu));
   if (status) return {};
   if (status.error().code == Code::kUnsupported) return status;
   return Fail(Code::kInvalid,

@@ -37,7 +37,7 @@ TEST(MigSteps, GoOnlyThroughLegalLayoutsAndNeverTouchWhatIsKept) {
     for (const Layout& layout : layouts) legal.insert(Set(layout));
     for (int round = 0; round < 3000; ++round) {
       const std::set<Placed> before = Set(layouts[random() % layouts.size()]);
-      const Layout wanted = layouts[random() % layouts.size()];
+      const Layout& wanted = layouts[random() % layouts.size()];
       std::vector<Present> present;
       bool busy_goes = false;
       for (const Placed& instance : before) {
