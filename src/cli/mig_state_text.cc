@@ -145,8 +145,7 @@ std::string MigAdvice(const MigGpuState& gpu, const MigReader& reader) {
     return fmt::format("{}{}, once no program uses the GPU\n", reset, index);
   }
   if (!modes.current) {
-    const std::string enable = reader.simulated ? "\"mig\": true in the document of GPUMUX_SOFTGPU"
-                                                : fmt::format("{}nvidia-smi -i {} -mig 1", sudo, index);
+    const std::string enable = fmt::format("{}gpumux mig enable {}", sudo, index);
     return fmt::format(
         "its driver lists profiles only while MIG is on; gpumux mig profiles shows those of the table\n"
         "to enable it: {}{}\n",

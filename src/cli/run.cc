@@ -17,6 +17,7 @@
 #include "cli/endpoints.h"
 #include "cli/environment.h"
 #include "cli/program_lookup.h"
+#include "cli/run_mig.h"
 #include "cli/run_options.h"
 #include "cli/run_report.h"
 #include "cli/run_request.h"
@@ -228,6 +229,7 @@ struct Ran {
   int status = 0;
   std::string lost_by_others;  // why; empty: it was not
   std::string tenant;          // its id, if it was granted
+  bool refused = false;
 };
 
 // The granted program, until its end. `restart`: it would be started again if
@@ -289,7 +291,7 @@ Ran RunOnce(const Endpoints& endpoints, const std::string& request, const std::s
     return {ReportRun({Code::kUnavailable, "the daemon ended before it answered", "try again"}, options.json),
             "", ""};
   }
-  if (!outcome.granted) return {outcome.exit_status, "", ""};
+  if (!outcome.granted) return {outcome.exit_status, "", "", true};
   const auto granted = ParseGranted(outcome.granted->json);
   if (!granted) return {ReportRun(granted.error(), options.json), "", ""};
   const bool on_terminal = TerminalOf(STDERR_FILENO).is_tty;
@@ -322,9 +324,16 @@ int RunMain(const std::vector<std::string>& arguments) {
   std::string request = RunRequestJson(*options, folder);
   const auto signals = Signals::Block();
   if (!signals) return ReportRun(signals.error(), options->json);
+  if (options->allow_reconfigure) {
+    const std::string made = InstanceFor(*options, *endpoints, /*make=*/true);
+    if (!made.empty() && !options->quiet) Say(made);
+  }
   for (unsigned restarts = 0;; ++restarts) {
     const Ran ran =
         RunOnce(*endpoints, request, path.value(), *options, *signals, restarts < options->restarts);
+    if (options->mode == "mig" && ran.refused && !options->quiet) {
+      if (const std::string way = InstanceFor(*options, *endpoints, /*make=*/false); !way.empty()) Say(way);
+    }
     if (ran.lost_by_others.empty() || restarts >= options->restarts) return ran.status;
     request = RunRequestJson(*options, folder, ran.tenant);
     if (!options->quiet)

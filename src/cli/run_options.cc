@@ -189,6 +189,10 @@ Status CheckMode(const ParsedCommandLine& line, RunOptions& options) {
     return Fail(Code::kUnsupported, "--restart neighbour-fault is for --mode mps alone",
                 "leave it out: in no other mode does a neighbour's fault reach the program");
   }
+  if (options.allow_reconfigure && options.mode != "mig") {
+    return Fail(Code::kUnsupported, "--allow-reconfigure is for --mode mig alone",
+                "leave it out: no other mode needs an instance");
+  }
   if (options.processes && !mps) {
     return Fail(Code::kUnsupported, "--processes is for --mode mps alone",
                 "leave it out: in timeslice a tenant's memory is one sum over all its processes");
@@ -302,6 +306,8 @@ const CommandSpec& RunSpec() {
             "WHEN[=N]",
             "neighbour-fault: in mode mps, start the program again (3 times) when another's fault ended it",
             {"neighbour-fault"}},
+           {"--allow-reconfigure", Takes::kNothing, "",
+            "in mode mig: make an instance where none that holds it is free; none in use is touched"},
            {"--own-group", Takes::kNothing, "",
             "a process group of its own, which ends with run: for those who signal all of run's group"},
            {"--json", Takes::kNothing, "", "closing record as one JSON object on stderr"},
@@ -340,6 +346,7 @@ Result<RunOptions> ParseRunOptions(const std::vector<std::string>& arguments,
   options.summary = line->Has("--summary");
   options.quiet = line->Has("--quiet");
   options.own_group = line->Has("--own-group");
+  options.allow_reconfigure = line->Has("--allow-reconfigure");
   options.wait = !line->Has("--no-wait");
 
   Status status;

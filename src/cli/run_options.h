@@ -40,6 +40,7 @@ struct RunOptions {
   bool summary = false;
   bool quiet = false;
   bool own_group = false;
+  bool allow_reconfigure = false;  // in mode mig: an instance may be made for it
   bool help = false;
   std::vector<std::string> command;
 };

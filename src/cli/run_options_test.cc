@@ -122,6 +122,7 @@ INSTANTIATE_TEST_SUITE_P(Options, RunCannotKeep,
                                            Bad{{"--mode", "turns", "--share", "40%", "--priority", "latency"},
                                                "takes no turns"},
                                            Bad{{"--mode", "mig", "--share", "40%"}, "cannot be kept"},
+                                           Bad{{"--allow-reconfigure"}, "for --mode mig alone"},
                                            Bad{{"--processes", "4"}, "--processes"}));
 
 TEST(RunOptions, AWaitingTimeWithoutItsEqualSignIsNotTakenForTheProgram) {

@@ -208,6 +208,35 @@ TEST_F(MigApply, SwitchesMigOffAndOnWhereNobodyUsesTheGpu) {
   EXPECT_EQ(Layout(), "0 19, 1 19, 2 19, 3 19, 4 19, 5 19, 6 19");
 }
 
+TEST_F(MigApply, RunMakesAnInstanceWhereItMay) {
+  MakeInstances();
+  Process small =
+      Tenant("small", {"--gpu", "0:0", "--mem", "6GiB"}, {"--kernel-us", "1000", "--seconds", "60"});
+  Process large =
+      Tenant("large", {"--mode", "mig", "--mem", "40GiB"}, {"--kernel-us", "1000", "--seconds", "60"});
+  WaitUntil("both work", [&] { return AtWork("small") && AtWork("large"); });
+  // Told what would help.
+  const Outcome refused = RunGpumux({"run", "--mode", "mig", "--mem", "25GiB", "--no-wait", "--", "true"});
+  EXPECT_EQ(refused.exit_code, 4) << refused.err;
+  EXPECT_THAT(refused.err, HasSubstr("an instance can be made: gpumux mig apply"));
+  EXPECT_EQ(Layout(), "0 19, 1 19, 4 9");
+  const Outcome made = RunGpumux({"run", "--mode", "mig", "--mem", "25GiB", "--no-wait",
+                                  "--allow-reconfigure", "--", "sh", "-c", "exit 3"});
+  EXPECT_EQ(made.exit_code, 3) << made.err;
+  EXPECT_THAT(made.err, HasSubstr("made "));
+  EXPECT_THAT(Layout(), HasSubstr("0 19"));
+  EXPECT_THAT(Layout(), HasSubstr("4 9"));
+  EXPECT_TRUE(AtWork("small") && AtWork("large"));
+  // Nothing that is in use is given up for it.
+  EXPECT_EQ(
+      RunGpumux({"run", "--mode", "mig", "--mem", "100GiB", "--no-wait", "--allow-reconfigure", "--", "true"})
+          .exit_code,
+      4);
+  EXPECT_THAT(Layout(), HasSubstr("4 9"));
+  StopAndWait(small, "small");
+  StopAndWait(large, "large");
+}
+
 TEST_F(MigApply, SaysWhyALayoutCannotBe) {
   EXPECT_THAT(RunGpumux({"mig", "apply", "3g.71gb,3g.71gb,2g.35gb"}).err, HasSubstr("2g.35gb"));
   EXPECT_THAT(RunGpumux({"mig", "apply", "1g.18gb@0,3g.71gb@0"}).err,
