@@ -215,7 +215,7 @@ TEST(MigPlannerProperty, PlacesOnEightGpusNearlyAsManyWhenMoreIsWanted) {
       ASSERT_TRUE(plan) << plan.error().ToString();
       tenants += made.tenants;
       placed += plan->score.placed;
-      EXPECT_GE(plan->score.placed * 100, made.tenants * 95) << key << ", round " << round;
+      EXPECT_GE(plan->score.placed * 100, made.tenants * 90) << key << ", round " << round;
     }
   }
   EXPECT_GE(placed, tenants);
