@@ -85,7 +85,7 @@ TEST_F(SoftGpuMig, IsOffAtFirstAndEnabledAtOnceOnAnIdleHopper) {
   EXPECT_EQ(Modes(gpu), "0 1");
   holder->Continue();
   EXPECT_EQ(holder->Join(), 0);
-  EXPECT_EQ(SetMig(gpu, true), NVML_SUCCESS);
+  EXPECT_TRUE(Eventually([&] { return SetMig(gpu, true) == NVML_SUCCESS; }));
   EXPECT_EQ(Modes(gpu), "1 1");
   EXPECT_EQ(NVML(nvmlDeviceGetMaxMigDeviceCount, nvmlDevice_t, unsigned*)(gpu, &count), NVML_SUCCESS);
   EXPECT_EQ(count, 7u);
