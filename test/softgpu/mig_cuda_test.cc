@@ -99,6 +99,22 @@ TEST_F(SoftGpuMigCuda, AnInstanceIsADeviceOfItsOwn) {
   });
 }
 
+// It has seen the whole GPU, and comes too late for a context on it.
+TEST_F(SoftGpuMigCuda, AProgramThatStartedBeforeMigWasEnabled) {
+  const auto gpu = Machine(R"({"model": "H200"})");
+  Child early([](const Child::Step& step) {
+    ASSERT_EQ(CU(cuInit, unsigned)(0), cuda::CUDA_SUCCESS);
+    step.Report();
+    step.Wait();
+    EXPECT_EQ(InitWithContext(), cuda::CUDA_ERROR_DEVICE_UNAVAILABLE);
+  });
+  ASSERT_TRUE(early.WaitReport());
+  EXPECT_EQ(SetMig(gpu, true), NVML_SUCCESS);
+  MakeMigDevice(gpu, k7g, k7c);
+  early.Continue();
+  EXPECT_EQ(early.Join(), 0);
+}
+
 TEST_F(SoftGpuMigCuda, BeforeR570AProgramSeesOne) {
   const auto gpu = Machine(kH200WithMig, "550.54.15");
   const std::string three = MakeMigDevice(gpu, k3g, k3c), one = MakeMigDevice(gpu, k1g, k1c);

@@ -291,6 +291,10 @@ TEST_F(SoftGpuMig, ComputeInstancesShareAGpuInstance) {
   EXPECT_EQ(MigByIndex(gpu, 0, &device), NVML_ERROR_NOT_FOUND);
   ASSERT_EQ(MigByIndex(gpu, 1, &device), NVML_SUCCESS);
   EXPECT_EQ(MigByIndex(gpu, 7, &device), NVML_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(CreateCi(three, k2c, &two), NVML_SUCCESS);
+  nvmlDevice_t again = nullptr;
+  EXPECT_EQ(MigByIndex(gpu, 0, &again), NVML_SUCCESS) << "the hole is filled first";
+  EXPECT_EQ(DestroyCi(two), NVML_SUCCESS);
   EXPECT_EQ(NVML(nvmlDeviceGetDeviceHandleFromMigDeviceHandle, nvmlDevice_t, nvmlDevice_t*)(device, &parent),
             NVML_SUCCESS);
   EXPECT_EQ(parent, gpu);
@@ -385,8 +389,12 @@ TEST_F(SoftGpuMig, NoRightsWithoutRootOrACapabilityFile) {
 }
 
 TEST_F(SoftGpuMig, GpusWithoutIt) {
-  setenv("GPUMUX_SOFTGPU", "L4,RTX-PRO-5000", 1);
-  for (unsigned index : {0u, 1u}) {  // of the second nobody knows the placements
+  const std::string spec = dir() + "/gpus.json";
+  std::ofstream(spec)
+      << R"({"gpus": [{"model": "L4"}, {"model": "RTX-PRO-5000"}, {"model": "H200", "memory": "100GiB"}]})";
+  setenv("GPUMUX_SOFTGPU", spec.c_str(), 1);
+  // Of the second nobody knows the placements, of the third the profiles.
+  for (unsigned index : {0u, 1u, 2u}) {
     const auto gpu = GpuHandle(index);
     nvmlGpuInstance_t instance = nullptr;
     nvmlDevice_t device = nullptr;
