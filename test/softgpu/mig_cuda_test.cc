@@ -139,6 +139,23 @@ TEST_F(SoftGpuMigCuda, BesideAnInstanceNoWholeGpuIsSeen) {
   ExpectSeen((UuidText(gpu) + "," + one).c_str(), {kOne});
 }
 
+// A mode that waits for a reset changes nothing for who is there already.
+TEST_F(SoftGpuMigCuda, DisablingThatWaitsForAReset) {
+  const auto gpu = Machine(R"({"model": "A100-40", "mig": true})");
+  MakeMigDevice(gpu, k1g, k1c);
+  Child early([](const Child::Step& step) {
+    ASSERT_EQ(CU(cuInit, unsigned)(0), cuda::CUDA_SUCCESS);
+    step.Report();
+    step.Wait();
+    EXPECT_EQ(InitWithContext(), cuda::CUDA_SUCCESS);
+  });
+  ASSERT_TRUE(early.WaitReport());
+  EXPECT_EQ(SetMig(gpu, false), NVML_ERROR_RESET_REQUIRED);
+  EXPECT_EQ(Modes(gpu), "1 0");
+  early.Continue();
+  EXPECT_EQ(early.Join(), 0);
+}
+
 // Of one GPU instance a program gets one compute instance; their memory is the same.
 TEST_F(SoftGpuMigCuda, ComputeInstancesShareMemory) {
   const auto gpu = Machine(kH200WithMig);

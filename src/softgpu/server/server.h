@@ -123,7 +123,8 @@ class Server {
   bool InUse(uint32_t place) const;
   void AddInstancePlaces(uint32_t gpu);
   void AddPlace(uint32_t gpu, const MigGpu::Instance& instance, const MigGpu::Compute& compute);
-  void RemovePlaces(uint32_t gpu);
+  // Those that no GPU has any more.
+  void DropPlaces();
   void SaveMig();
   uint64_t UsedBytes(const Gpu& gpu) const;
   void ListProcesses(Gpu& on, ProcessList* list);

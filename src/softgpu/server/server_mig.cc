@@ -139,9 +139,14 @@ void Server::AddPlace(uint32_t gpu, const MigGpu::Instance& instance, const MigG
   instances_.insert_or_assign(compute.place, std::move(place));
 }
 
-void Server::RemovePlaces(uint32_t gpu) {
-  std::erase_if(instances_, [&](const auto& place) { return place.second->description.parent == gpu; });
-  for (const auto& [id, instance] : gpus_[gpu]->mig.instances()) pools_.erase(instance.number);
+void Server::DropPlaces() {
+  const auto any = [&](auto has) { return std::any_of(gpus_.begin(), gpus_.end(), has); };
+  std::erase_if(instances_, [&](const auto& place) {
+    return !any([&](const auto& gpu) { return gpu->mig.FindCompute(place.first) != nullptr; });
+  });
+  std::erase_if(pools_, [&](const auto& pool) {
+    return !any([&](const auto& gpu) { return gpu->mig.FindInstance(pool.first) != nullptr; });
+  });
 }
 
 bool Server::InUse(uint32_t place) const {
@@ -235,10 +240,8 @@ Reply Server::ChangeMig(const Source& source, const Request& request, int descri
   } else if (request.op == Op::kMigSetMode) {
     // No capability file is enough for that.
     if (source.uid == 0) {
-      const bool was = gpu.mig.enabled(), in_use = InUse(gpu);
-      if (was && !in_use && request.amount == 0) RemovePlaces(request.gpu);
-      reply.values[0] = gpu.mig.SetMode(request.amount == 1, in_use);
-      AddInstancePlaces(request.gpu);
+      reply.values[0] = gpu.mig.SetMode(request.amount == 1, InUse(gpu));
+      DropPlaces();
       result = NVML_SUCCESS;
     }
   } else if ((rights & (room ? kMigMayLook : kMigMayConfigure)) != 0) {
@@ -287,11 +290,11 @@ nvmlReturn_t Server::DestroyInstance(Gpu& gpu, const Request& request) {
   if (request.op == Op::kMigDestroyCompute) {
     if (InUse(number)) return NVML_ERROR_IN_USE;
     const nvmlReturn_t result = gpu.mig.DestroyCompute(number);
-    if (result == NVML_SUCCESS) instances_.erase(number);
+    DropPlaces();
     return result;
   }
   const nvmlReturn_t result = gpu.mig.Destroy(number);
-  if (result == NVML_SUCCESS) pools_.erase(number);
+  DropPlaces();
   return result;
 }
 
@@ -305,7 +308,6 @@ nvmlReturn_t Server::ResetGpus(const Source& source, const Request& request) {
     if (InUse(*gpus_[i])) return NVML_ERROR_IN_USE;
   }
   for (uint32_t i = first; i < last; ++i) {
-    RemovePlaces(i);
     gpus_[i]->compute_mode = 0;
     if (unload) {
       gpus_[i]->mig.Unload();
@@ -313,6 +315,7 @@ nvmlReturn_t Server::ResetGpus(const Source& source, const Request& request) {
       gpus_[i]->mig.Reset();
     }
   }
+  DropPlaces();
   return NVML_SUCCESS;
 }
 
