@@ -56,7 +56,7 @@ std::string TextOf(const char (&text)[N]) {
   return shown;
 }
 
-std::string ProfileName(std::string name) {
+std::string ProfileName(const std::string& name) {
   constexpr std::string_view kPrefix = "MIG ";
   return name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name;
 }
