@@ -26,6 +26,14 @@ TEST(IdleStretch, BeginsAtTheLookThatLastFoundALaunch) {
   EXPECT_EQ(idle.Total(), 39s);
 }
 
+TEST(IdleStretch, AddsUpHoweverOftenItIsLookedAt) {
+  IdleStretch idle(100s);  // those of before
+  EXPECT_EQ(idle.Lasted(), std::nullopt);
+  for (int second = 0; second <= 5; ++second) idle.Look(std::chrono::seconds(second), 1);
+  EXPECT_EQ(idle.Lasted(), 5s);
+  EXPECT_EQ(idle.Total(), 105s);
+}
+
 TEST(IdleStretch, IsNoneWhileNothingIsHeld) {
   IdleStretch idle;
   idle.Look(100s, 7);
