@@ -236,7 +236,7 @@ Json FaultIsolation(const Json& tenant, const Json& status) {
   if (TextAt(tenant, "mode") == "exclusive" && UnmanagedOn(tenant, status) == 0)
     return Part(kPart, "admission", "proven", "NVML shows no neighbour on its GPU");
   return Part(
-      kPart, "the driver", "unproven",
+      kPart, TextAt(tenant, "mode") == "mig" ? "the GPU's partition" : "the driver", "unproven",
       fmt::format("a neighbour's GPU fault {}. That is a property of the mode; it is not tried on this "
                   "machine",
                   fault));

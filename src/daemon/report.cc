@@ -90,6 +90,10 @@ Json Enforced(const Tenant& tenant, const Machine& machine) {
       enforced.erase("compute_reason");
     }
   }
+  if (tenant.mode == core::Mode::kMig) {
+    enforced["compute"] = capability.compute_enforced_by;
+    enforced.erase("compute_reason");
+  }
   if (tenant.mode == core::Mode::kExclusive) {
     size_t unmanaged = 0;
     for (const size_t gpu : tenant.gpus) unmanaged += machine.gpus()[gpu]->strangers.size();

@@ -51,8 +51,7 @@ Ink InkOfState(const std::string& state) {
 
 std::string Gpus(const TenantSample& tenant) {
   std::string out;
-  for (const TenantGpuSample& gpu : tenant.gpus)
-    out += (out.empty() ? "" : ",") + (gpu.index ? std::to_string(*gpu.index) : std::string("?"));
+  for (const TenantGpuSample& gpu : tenant.gpus) out += (out.empty() ? "" : ",") + gpu.label;
   return OrUnknown(out);
 }
 
@@ -89,7 +88,7 @@ Text OfStranger(const Row& row, Column column) {
     case Column::kState:
       return {"running"};
     case Column::kGpu:
-      return {row.gpu->index ? std::to_string(*row.gpu->index) : "?"};
+      return {row.gpu->label};
     case Column::kMemory:
       return {fmt::format("{}/{}", Gib(stranger.used), kUnknown)};
     case Column::kGuaranteed:

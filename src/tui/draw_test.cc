@@ -217,7 +217,7 @@ TEST(Draw, ManyGpusHaveALineEachAndTheRestIsCounted) {
   for (int i = 1; i < 40; ++i) {
     sample.gpus.push_back(sample.gpus[0]);
     sample.gpus.back().uuid += std::to_string(i);
-    sample.gpus.back().index = i;
+    sample.gpus.back().label = std::to_string(i);
   }
   model.Take(sample, 1s);
   EXPECT_THAT(Drawn(model, 80, 24), HasSubstr("and 33 more GPUs"));

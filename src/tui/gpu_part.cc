@@ -20,8 +20,6 @@ std::string NameOf(const GpuSample& gpu, bool simulated) {
   return simulated ? name + " SIM" : name;
 }
 
-std::string Index(const GpuSample& gpu) { return gpu.index ? std::to_string(*gpu.index) : "?"; }
-
 const TenantGpuSample* Find(const TenantSample& tenant, const GpuSample& gpu) {
   for (const TenantGpuSample& on : tenant.gpus) {
     if (on.uuid == gpu.uuid) return &on;
@@ -109,7 +107,7 @@ void GpuPart::DrawOne(Screen& screen, int y, const GpuSample& gpu) const {
   const Part held = model_.HeldOf(gpu, why);
   const std::string mode = gpu.mode.empty() ? kUnknown : gpu.mode;
   if (lines_each_ == 1) {
-    const std::string left = fmt::format("{:>2} {:<9} ", Index(gpu), Cut(mode, 9));
+    const std::string left = fmt::format("{:>2} {:<9} ", gpu.label, Cut(mode, 9));
     const std::string right = fmt::format(" {}/{}/{} GiB held {}", Gib(gpu.used), Gib(gpu.guaranteed),
                                           Gib(gpu.total), Percent(held));
     const int x = screen.Put(0, y, left);
@@ -118,7 +116,7 @@ void GpuPart::DrawOne(Screen& screen, int y, const GpuSample& gpu) const {
     screen.Put(x + std::max(bar, 0), y, right);
     return;
   }
-  int x = screen.Put(0, y, fmt::format("GPU {}  {}", Index(gpu), NameOf(gpu, model_.sample().simulated)),
+  int x = screen.Put(0, y, fmt::format("GPU {}  {}", gpu.label, NameOf(gpu, model_.sample().simulated)),
                      Ink::kStrong);
   x = screen.Put(x, y, fmt::format("  {}  held {}", mode, Percent(held)));
   if (gpu.busy_ratio) x = screen.Put(x, y, fmt::format("  busy {}", Percent(gpu.busy_ratio)));

@@ -36,7 +36,7 @@ LanePart::LanePart(const Model& model, const View& view, int height) : model_(mo
   const auto& gpus = model.sample().gpus;
   for (size_t i = 0; i < gpus.size(); ++i) {
     if (view.gpu() && *view.gpu() != i) continue;
-    const std::string index = gpus[i].index ? std::to_string(*gpus[i].index) : "?";
+    const std::string index = gpus[i].label;
     std::vector<Line> lanes;
     std::map<std::string, std::string> unknown;  // who, by why
     for (const TenantSample& tenant : model.sample().tenants) {

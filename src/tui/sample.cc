@@ -52,13 +52,21 @@ StrangerSample ReadStranger(const Json& json) {
   return stranger;
 }
 
+// From a daemon of before there is the number alone.
+std::string LabelOf(const Json& json) {
+  const std::string label = TextAt(json, "label");
+  if (!label.empty()) return label;
+  const auto index = NumberAt(json, "index");
+  return index ? std::to_string(*index) : "?";
+}
+
 GpuSample ReadGpu(const Json& json) {
   GpuSample gpu;
   gpu.uuid = TextAt(json, "uuid");
   gpu.name = TextAt(json, "name");
   gpu.mode = TextAt(json, "mode");
   gpu.mode_reason = TextAt(json, "mode_reason");
-  gpu.index = NumberAt(json, "index");
+  gpu.label = LabelOf(json);
   gpu.total = NumberAt(json, "mem_total_bytes");
   gpu.reserve = NumberAt(json, "mem_reserve_bytes");
   gpu.guaranteed = NumberAt(json, "mem_guaranteed_bytes");
@@ -101,7 +109,7 @@ MemberSample ReadMember(const Json& json) {
 TenantGpuSample ReadTenantGpu(const Json& json) {
   TenantGpuSample gpu;
   gpu.uuid = TextAt(json, "uuid");
-  gpu.index = NumberAt(json, "index");
+  gpu.label = LabelOf(json);
   gpu.guaranteed = NumberAt(json, "mem_guaranteed_bytes");
   gpu.limit = NumberAt(json, "mem_limit_bytes");
   gpu.used = NumberAt(json, "mem_used_bytes");

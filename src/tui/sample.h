@@ -24,7 +24,7 @@ struct StrangerSample {
 
 struct GpuSample {
   std::string uuid, name, mode, mode_reason;  // mode "": none
-  std::optional<uint64_t> index;
+  std::string label = "?";                    // "0", or "0:2" an instance of a partitioned GPU
   Bytes total, reserve, guaranteed, used, unmanaged, unexplained, device_used, promisable;
   std::optional<double> busy_ratio;
   std::string promisable_reason, remedy;
@@ -34,7 +34,7 @@ struct GpuSample {
 
 struct TenantGpuSample {
   std::string uuid;
-  std::optional<uint64_t> index;
+  std::string label = "?";  // "0", or "0:2" an instance of a partitioned GPU
   Bytes guaranteed, limit, used, peak, at_risk;
   std::string at_risk_why;
 };

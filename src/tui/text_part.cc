@@ -63,7 +63,7 @@ void Promise(Lines& lines, const TenantSample& tenant) {
 void Memory(Lines& lines, const TenantSample& tenant) {
   lines.Head("Memory");
   for (const TenantGpuSample& gpu : tenant.gpus) {
-    lines.Say(fmt::format("  GPU {:<9} used {}, guaranteed {}, limit {}, peak {}", Number(gpu.index),
+    lines.Say(fmt::format("  GPU {:<9} used {}, guaranteed {}, limit {}, peak {}", gpu.label,
                           BytesText(gpu.used), BytesText(gpu.guaranteed), BytesText(gpu.limit),
                           BytesText(gpu.peak)));
     if (gpu.at_risk.value_or(0) > 0)

@@ -35,6 +35,10 @@ TEST_F(MigTenants, ATenantHasTheSmallestInstanceThatHoldsItForItself) {
   EXPECT_EQ(tenant["mem_limit_bytes"], tenant["mem_guaranteed_bytes"]);
   EXPECT_THAT(tenant["enforced"]["memory"].get<std::string>(), HasSubstr("partition"));
   EXPECT_EQ(other["gpus"][0]["label"], "0:2");
+  EXPECT_THAT(tenant["enforced"]["compute"].get<std::string>(), HasSubstr("partition"));
+  const std::string explained = RunGpumux({"explain", "small"}).out;
+  EXPECT_THAT(explained, HasSubstr("compute: proven, by the GPU's partition"));
+  EXPECT_THAT(explained, HasSubstr("isolation: unproven, by the GPU's partition"));
   StopAndWait(small, "small");
   StopAndWait(large, "large");
 }

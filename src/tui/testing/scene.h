@@ -31,7 +31,7 @@ inline TenantSample TenantOn(const std::string& name, uint64_t used_gib, uint64_
   tenant.waited_seconds = 0;
   TenantGpuSample gpu;
   gpu.uuid = kGpu;
-  gpu.index = 0;
+  gpu.label = "0";
   gpu.used = gpu.peak = tenant.used;
   gpu.guaranteed = gpu.limit = tenant.limit;
   tenant.gpus.push_back(gpu);
@@ -65,7 +65,7 @@ inline Sample Machine(std::vector<TenantSample> tenants) {
   sample.driver_version = "580.159.04";
   GpuSample gpu;
   gpu.uuid = kGpu;
-  gpu.index = 0;
+  gpu.label = "0";
   gpu.name = "NVIDIA H200";
   gpu.total = 100 * kGiB;
   gpu.reserve = 2 * kGiB;
