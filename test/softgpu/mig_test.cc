@@ -11,6 +11,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <random>
 #include <set>
 
 #include "child.h"
@@ -446,6 +447,54 @@ TEST_F(SoftGpuMig, AProgramResets) {
   EXPECT_EQ(Modes(gpu), "0 0");
   EXPECT_EQ(run("1"), 6);
   EXPECT_EQ(run("0x"), 2);
+}
+
+// Whatever is said to the server about MIG, by whom: it lives, and what it then says of MIG is possible.
+TEST_F(SoftGpuMig, HostileRequests) {
+  WithMig();
+  const pid_t server = ServerPid(dir());
+  std::mt19937_64 random(20261130);
+  const uint64_t numbers[] = {0,
+                              1,
+                              2,
+                              4,
+                              5,
+                              9,
+                              14,
+                              19,
+                              20,
+                              1ULL << 32,
+                              softgpu::kFirstPlace,
+                              softgpu::kFirstPlace + 1,
+                              ~0ULL,
+                              1ULL << 63,
+                              0xffff'ffff,
+                              5ULL << 32 | 1};
+  const auto any = [&] {
+    const uint64_t pick = random() % (std::size(numbers) + 3);
+    return pick < std::size(numbers) ? numbers[pick] : random() >> (random() % 64);
+  };
+  constexpr auto kFirst = static_cast<uint32_t>(softgpu::Op::kMigState);
+  constexpr auto kLast = static_cast<uint32_t>(softgpu::Op::kMigOpen);
+  softgpu::Connection connection;
+  int answered = 0;
+  for (int i = 0; i < 4000; ++i) {
+    const softgpu::Role role = i % 3 == 0 ? softgpu::Role::kCuda : softgpu::Role::kNvml;
+    ASSERT_TRUE(connection.Usable() || connection.Open(role));
+    const softgpu::Request request{.op = static_cast<softgpu::Op>(kFirst + random() % (kLast - kFirst + 1)),
+                                   .gpu = static_cast<uint32_t>(random() % 4 == 0 ? any() : 0),
+                                   .amount = any(),
+                                   .key = any()};
+    // An answer of another length than a Reply's ends the connection here, too.
+    answered += connection.Call(request, -1, nullptr).has_value() ? 1 : 0;
+  }
+  EXPECT_GT(answered, 500);
+  EXPECT_EQ(ServerPid(dir()), server) << "it was another one in the end";
+  connection.Close();
+  const auto gpu = GpuHandle(0);
+  EXPECT_TRUE(
+      Eventually([&] { return SetMig(gpu, false) == NVML_SUCCESS && SetMig(gpu, true) == NVML_SUCCESS; }));
+  EXPECT_EQ(Room(gpu, k1g), 7u);
 }
 
 }  // namespace
