@@ -15,6 +15,8 @@
 #include "cli/run_request.h"
 #include "config/configuration.h"
 #include "config/meaning.h"
+#include "daemon/mig_api.h"
+#include "daemon/mig_record.h"
 #include "daemon/run_request.h"
 #include "guard/image_globals.h"
 #include "ipc/frame.h"
@@ -268,16 +270,37 @@ void RunMigRequest(std::string_view input) {
   if (const auto plan = cli::ReadMigPlan(text)) Must(!plan->empty());
 }
 
+Seeds MigChangeSeeds() {
+  return {
+      R"({"gpu":"0","instances":[{"profile":19,"start":2}],"drain":"wait","wait_seconds":1.5,"dry_run":true,"keep":false})",
+      R"({"version":1,"gpu":"GPU-01234567-89ab-cdef-0011-2233445566ff","before":[{"start":0,"profile":19,"compute":[0]}],)"
+      R"("wanted":[{"start":4,"profile":9}],"by":0})",
+      R"({"version":1,"gpus":{"GPU-01234567-89ab-cdef-0011-2233445566ff":[{"start":4,"profile":9,"compute":[1,1,0]}]}})"};
+}
+
+// What a peer asks for, and what lies on the disk.
+void RunMigChange(std::string_view input) {
+  const std::string text = Exactly(input);
+  if (const auto request = daemon::ParseMigChangeRequest(text)) {
+    Must(request->wanted.size() <= 64 && (!request->wait || request->wait->count() >= 0));
+  }
+  if (const auto change = daemon::ParseMigChange(text))
+    Must(*daemon::ParseMigChange(daemon::FormatMigChange(*change)) == *change);
+  if (const auto kept = daemon::ParseMigKept(text))
+    Must(*daemon::ParseMigKept(daemon::FormatMigKept(*kept)) == *kept);
+}
+
 }  // namespace
 
 const std::vector<FuzzTarget>& FuzzTargets() {
   static const std::vector<FuzzTarget> targets = {
-      {"session_frame", FrameSeeds, RunFrame},   {"run_request", RunRequestSeeds, RunRunRequest},
-      {"daemon_answer", AnswerSeeds, RunAnswer}, {"run_options", OptionSeeds, RunOptionValues},
-      {"softgpu_spec", SpecSeeds, RunSpec},      {"softgpu_faults", FaultSeeds, RunFaults},
-      {"module_image", ImageSeeds, RunImage},    {"ptx", PtxSeeds, RunPtx},
-      {"process_stat", StatSeeds, RunStat},      {"config", ConfigSeeds, RunConfig},
-      {"mig_file", MigFileSeeds, RunMigFile},    {"mig_request", MigRequestSeeds, RunMigRequest},
+      {"session_frame", FrameSeeds, RunFrame},      {"run_request", RunRequestSeeds, RunRunRequest},
+      {"daemon_answer", AnswerSeeds, RunAnswer},    {"run_options", OptionSeeds, RunOptionValues},
+      {"softgpu_spec", SpecSeeds, RunSpec},         {"softgpu_faults", FaultSeeds, RunFaults},
+      {"module_image", ImageSeeds, RunImage},       {"ptx", PtxSeeds, RunPtx},
+      {"process_stat", StatSeeds, RunStat},         {"config", ConfigSeeds, RunConfig},
+      {"mig_file", MigFileSeeds, RunMigFile},       {"mig_request", MigRequestSeeds, RunMigRequest},
+      {"mig_change", MigChangeSeeds, RunMigChange},
   };
   return targets;
 }
