@@ -478,7 +478,7 @@ TEST_F(SoftGpuMig, HostileRequests) {
   constexpr auto kLast = static_cast<uint32_t>(softgpu::Op::kMigOpen);
   softgpu::Connection connection;
   int answered = 0;
-  for (int i = 0; i < 4000; ++i) {
+  for (int i = 0; i < 1000; ++i) {
     const softgpu::Role role = i % 3 == 0 ? softgpu::Role::kCuda : softgpu::Role::kNvml;
     ASSERT_TRUE(connection.Usable() || connection.Open(role));
     const softgpu::Request request{.op = static_cast<softgpu::Op>(kFirst + random() % (kLast - kFirst + 1)),
@@ -488,7 +488,7 @@ TEST_F(SoftGpuMig, HostileRequests) {
     // An answer of another length than a Reply's ends the connection here, too.
     answered += connection.Call(request, -1, nullptr).has_value() ? 1 : 0;
   }
-  EXPECT_GT(answered, 500);
+  EXPECT_GT(answered, 100);
   EXPECT_EQ(ServerPid(dir()), server) << "it was another one in the end";
   connection.Close();
   const auto gpu = GpuHandle(0);

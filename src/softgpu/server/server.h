@@ -166,6 +166,7 @@ class Server {
   std::map<uint32_t, std::unique_ptr<Gpu>> instances_;            // compute instances, by place
   std::map<uint32_t, std::shared_ptr<sim::DeviceMemory>> pools_;  // of GPU instances, by number
   uint32_t next_place_ = kFirstPlace;
+  std::string saved_mig_;  // as the file has it
   MpsServers mps_;
   Shares shares_{[this](uint32_t gpu) -> sim::DeviceMemory& { return FindGpu(gpu)->memory; }};
   size_t peers_ = 0;

@@ -92,13 +92,17 @@ void Server::StartMig(const sim::Machine& machine) {
 }
 
 void Server::SaveMig() {
-  const std::string path = dir_ + "/" + kStateFile, fresh = path + ".new";
-  std::ofstream out(fresh, std::ios::trunc);
-  out << "next " << next_place_ << '\n';
+  std::ostringstream text;
+  text << "next " << next_place_ << '\n';
   for (size_t i = 0; i < gpus_.size(); ++i) {
     if (!gpus_[i]->mig.capable()) continue;
-    out << "gpu " << i << ' ' << gpus_[i]->model_key << '\n' << gpus_[i]->mig.Save();
+    text << "gpu " << i << ' ' << gpus_[i]->model_key << '\n' << gpus_[i]->mig.Save();
   }
+  if (text.str() == saved_mig_) return;
+  saved_mig_ = text.str();
+  const std::string path = dir_ + "/" + kStateFile, fresh = path + ".new";
+  std::ofstream out(fresh, std::ios::trunc);
+  out << saved_mig_;
   out.close();
   if (!out || rename(fresh.c_str(), path.c_str()) != 0)
     fprintf(stderr, "%s: %s\n", path.c_str(), strerror(errno));
