@@ -136,6 +136,33 @@ class Node {
     return false;
   }
 
+  // A tenant is left out where two or more that are left have room in its place.
+  bool GiveUpOneForTwo() {
+    if (std::accumulate(left_.begin(), left_.end(), 0u) < 2) return false;
+    for (size_t gpu = 0; gpu < gpus_.size(); ++gpu) {
+      for (size_t out = 0; out < wants_.size(); ++out) {
+        if (on_[gpu][out] == 0) continue;
+        Counts counts = on_[gpu], left = left_;
+        --counts[out];
+        uint32_t taken = 0;
+        for (size_t want = 0; want < wants_.size(); ++want) {
+          for (; want != out && left[want] > 0; --left[want], ++taken) {
+            ++counts[want];
+            if (HoldsAll(gpu, counts)) continue;
+            --counts[want];
+            break;
+          }
+        }
+        if (taken < 2) continue;
+        on_[gpu] = counts;
+        left_ = left;
+        ++left_[out];
+        return true;
+      }
+    }
+    return false;
+  }
+
   const std::vector<GpuState>& gpus_;
   const std::vector<Want>& wants_;
   std::vector<size_t> alike_;  // by GPU: the first that is as it
