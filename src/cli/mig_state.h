@@ -17,6 +17,8 @@ struct MigDeviceState {
   gpu::MigDevice device;
   Result<gpu::DeviceMemory> memory = gpu::DeviceMemory{};
   Result<std::vector<gpu::ProcessUse>> processes = std::vector<gpu::ProcessUse>{};
+  // Who has a promise there: names of tenants. Nullopt: no daemon was asked.
+  std::optional<std::vector<std::string>> tenants = {};
 };
 
 // A GPU instance with its compute instances. Without rights the driver shows the latter alone: then

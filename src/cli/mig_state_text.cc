@@ -36,7 +36,10 @@ std::string ProcessesOf(const MigDeviceState& device) {
     shown.push_back(
         fmt::format("pid {}{}", use.pid, use.used_bytes ? " (" + FormatBytes(*use.used_bytes) + ")" : ""));
   }
-  return shown.empty() ? kUnknown : fmt::format("{}", fmt::join(shown, ", "));
+  const std::string processes = shown.empty() ? "" : fmt::format("{}", fmt::join(shown, ", "));
+  if (!device.tenants || device.tenants->empty()) return processes.empty() ? kUnknown : processes;
+  const std::string tenants = Plain(fmt::format("{}", fmt::join(*device.tenants, ", ")), 100);
+  return processes.empty() ? tenants : tenants + ": " + processes;
 }
 
 // "1c.3g.71gb" where the driver calls it so; else what it is of.
@@ -71,7 +74,7 @@ std::string InstancesText(const std::vector<MigInstanceState>& instances, const 
   table.AddColumn("SMS", Align::kRight, 3);
   table.AddColumn("MEM used/total", Align::kRight, 1);
   table.AddColumn("DEVICE");
-  table.AddColumn("PROCESSES");
+  table.AddColumn("USED BY");
   for (const MigInstanceState& instance : instances) {
     for (const MigDeviceState& device : instance.devices) AddRow(table, instance, &device);
     if (instance.devices.empty()) AddRow(table, instance, nullptr);

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 
+#include "cli/api_client.h"
 #include "cli/commands.h"
+#include "cli/endpoints.h"
 #include "cli/envelope.h"
 #include "cli/mig_commands.h"
 #include "cli/mig_state.h"
@@ -42,6 +45,7 @@ Json JsonOf(const MigDeviceState& state) {
     Set(device, "mem_total_bytes", state.device.total_bytes, "this driver does not tell");
     Unknown(device, "mem_used_bytes", state.memory.error());
   }
+  Set(device, "tenants", state.tenants, "no daemon answers");
   if (!state.processes) {
     Unknown(device, "processes", state.processes.error());
     return device;
@@ -103,6 +107,35 @@ Json JsonOf(const MigGpuState& state) {
   return gpu;
 }
 
+// Names of tenants by their MIG device's UUID. Nullopt: no daemon answers.
+std::optional<std::map<std::string, std::vector<std::string>>> TenantsByDevice() {
+  const auto endpoints = FindEndpoints();
+  const auto client = endpoints ? ApiClient::Connect(*endpoints) : tl::unexpected(endpoints.error());
+  const auto status = client ? client->Get("/v1/status") : tl::unexpected(client.error());
+  if (!status) return std::nullopt;
+  std::map<std::string, std::vector<std::string>> tenants;
+  const Json json = Json::parse(*status, nullptr, false);
+  for (const Json& tenant : At(At(json, "data"), "tenants")) {
+    for (const Json& gpu : At(tenant, "gpus"))
+      tenants[TextAt(gpu, "uuid", 64)].push_back(TextAt(tenant, "name", 40));
+  }
+  return tenants;
+}
+
+void AddTenants(std::vector<MigGpuState>& gpus) {
+  const auto tenants = TenantsByDevice();
+  if (!tenants) return;
+  for (MigGpuState& gpu : gpus) {
+    if (!gpu.instances) continue;
+    for (MigInstanceState& instance : *gpu.instances) {
+      for (MigDeviceState& device : instance.devices) {
+        const auto its = tenants->find(device.device.uuid);
+        device.tenants = its == tenants->end() ? std::vector<std::string>() : its->second;
+      }
+    }
+  }
+}
+
 }  // namespace
 
 int MigStatus(const ParsedCommandLine& line) {
@@ -113,6 +146,7 @@ int MigStatus(const ParsedCommandLine& line) {
   if (!nvml) return Report(nvml.error(), json);
   std::vector<MigGpuState> gpus;
   for (const gpu::Device& device : (*nvml)->Devices()) gpus.push_back(ReadMigState(**nvml, device));
+  AddTenants(gpus);
   if (!json)
     return Print(MigStateText(gpus, TerminalOf(STDOUT_FILENO), {geteuid() == 0, source->simulated})) ? 0 : 1;
   Json data{{"driver_version", (*nvml)->DriverVersion()}, {"gpus", Json::array()}};

@@ -109,7 +109,7 @@ TEST_F(MigStatusTest, InstancesTheirPlacesAndWhatStillFits) {
             "  |1g.18gb|       |2g.35gb........|3g.71gb........................|\n"
             "  0       1       2       3       4       5       6       7\n"
             "  GI/CI  PROFILE      AT  SMS   MEM used/total  DEVICE                                      "
-            "PROCESSES\n"
+            "USED BY\n"
             "  7/0    1g.18gb     0:1   16  0.0 / 16.00 GiB  " +
                 mig.Devices(Uuid(0))->at(0).uuid +
                 "    -\n"

@@ -39,6 +39,9 @@ TEST_F(MigTenants, ATenantHasTheSmallestInstanceThatHoldsItForItself) {
   const std::string explained = RunGpumux({"explain", "small"}).out;
   EXPECT_THAT(explained, HasSubstr("compute: proven, by the GPU's partition"));
   EXPECT_THAT(explained, HasSubstr("isolation: unproven, by the GPU's partition"));
+  const std::string shown = RunGpumux({"mig", "status"}).out;
+  EXPECT_THAT(shown, HasSubstr("small: pid "));
+  EXPECT_THAT(shown, HasSubstr("large: pid "));
   StopAndWait(small, "small");
   StopAndWait(large, "large");
 }
