@@ -123,7 +123,7 @@ class Command(KernelspecTest):
         ):
             self.assertEqual(self.kernelspec("install", "--python", sys.executable, *wrong)[0], 2, wrong)
         self.assertEqual(self.kernelspec("install", "--python", f"{self.dir}/none")[0], 127)
-        self.assertEqual(self.kernelspec("install", "--python", sys.executable, "--", "--mode", "mig")[0], 7)
+        self.assertEqual(self.kernelspec("install", "--python", sys.executable, "--", "--share", "40%")[0], 7)
         self.assertFalse(self.kernels.exists())
 
 
