@@ -8,8 +8,8 @@
 
 #include "cli/daemon_start.h"
 #include "cli/envelope.h"
-#include "cli/mig_machine.h"
-#include "cli/mig_plan_document.h"
+#include "cli/mig/machine.h"
+#include "cli/mig/plan_document.h"
 #include "core/context_cost.h"
 #include "gpu/nvml_mig.h"
 #include "gpu/source.h"

@@ -318,4 +318,16 @@ std::string_view MigAttributeSuffix(MigAttribute attribute) {
   return "";
 }
 
+std::string_view Name(MigConfidence confidence) {
+  switch (confidence) {
+    case MigConfidence::kHigh:
+      return "high";
+    case MigConfidence::kMedium:
+      return "medium";
+    case MigConfidence::kLow:
+      return "low";
+  }
+  return "";
+}
+
 }  // namespace gpumux::gpu

@@ -28,6 +28,9 @@ enum class MigConfidence : uint8_t {
   kLow,     // names alone
 };
 
+// "high", "medium", "low".
+std::string_view Name(MigConfidence confidence);
+
 // Fields of a row that its confidence does not cover: they were taken from
 // another part of the same family, and are very probably right.
 enum MigInferred : unsigned {

@@ -8,9 +8,9 @@
 
 #include "base/process.h"
 #include "base/units.h"
-#include "cli/mig_file.h"
-#include "cli/mig_plan_document.h"
-#include "cli/mig_request.h"
+#include "cli/mig/file.h"
+#include "cli/mig/plan_document.h"
+#include "cli/mig/request.h"
 #include "cli/run_options.h"
 #include "cli/run_request.h"
 #include "config/configuration.h"

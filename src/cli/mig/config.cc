@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/mig_config.h"
+#include "cli/mig/config.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -8,8 +8,8 @@
 #include "cli/commands.h"
 #include "cli/endpoints.h"
 #include "cli/envelope.h"
-#include "cli/mig_commands.h"
-#include "cli/mig_state.h"
+#include "cli/mig/commands.h"
+#include "cli/mig/state.h"
 #include "cli/terminal.h"
 #include "gpu/source.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/mig_bar.h"
+#include "cli/mig/bar.h"
 
 #include <fmt/format.h>
 

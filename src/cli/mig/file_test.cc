@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/mig_file.h"
+#include "cli/mig/file.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "cli/mig_config.h"
-#include "cli/mig_request.h"
+#include "cli/mig/config.h"
+#include "cli/mig/request.h"
 
 namespace gpumux::cli {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/mig_machine.h"
+#include "cli/mig/machine.h"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "cli/command_line.h"
-#include "cli/mig_plan_document.h"
+#include "cli/mig/plan_document.h"
 #include "core/mig/planner.h"
 #include "gpu/nvml.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/mig_file.h"
+#include "cli/mig/file.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -10,7 +10,7 @@
 #include <set>
 
 #include "base/nearest.h"
-#include "cli/mig_request.h"
+#include "cli/mig/request.h"
 #include "cli/terminal.h"
 
 namespace gpumux::cli {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/mig_state.h"
+#include "cli/mig/state.h"
 
 #include <algorithm>
 #include <map>

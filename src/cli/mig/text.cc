@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/mig_text.h"
+#include "cli/mig/text.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "base/units.h"
-#include "cli/mig_bar.h"
+#include "cli/mig/bar.h"
 #include "cli/table.h"
 #include "core/mig/cost.h"
 
@@ -54,18 +54,6 @@ std::string Engines(const MigProfile& profile) {
   const gpu::MigEngines& e = *profile.engines;
   return fmt::format("{}/{}/{}/{}/{}{}", e.copy, e.nvdec, e.nvenc, e.jpeg, e.ofa,
                      Mark(profile, gpu::kInferredEngines));
-}
-
-const char* Word(gpu::MigConfidence confidence) {
-  switch (confidence) {
-    case gpu::MigConfidence::kHigh:
-      return "high";
-    case gpu::MigConfidence::kMedium:
-      return "medium";
-    case gpu::MigConfidence::kLow:
-      return "low";
-  }
-  return "";
 }
 
 std::string Enabling(const MigModel& model) {
@@ -241,7 +229,7 @@ std::string MigProfilesText(const MigModel& model, const Terminal& terminal) {
                   {std::to_string(profile.compute_slices)},
                   {Starts(profile)},
                   {Engines(profile)},
-                  {model.from_device ? "device" : Word(profile.confidence)}});
+                  {model.from_device ? std::string("device") : std::string(gpu::Name(profile.confidence))}});
   }
   std::string out = Headline(model);
   out += model.from_device

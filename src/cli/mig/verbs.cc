@@ -10,7 +10,7 @@
 #include "base/nearest.h"
 #include "cli/command_line.h"
 #include "cli/commands.h"
-#include "cli/mig_commands.h"
+#include "cli/mig/commands.h"
 #include "cli/terminal.h"
 
 namespace gpumux::cli {

@@ -6,8 +6,8 @@
 
 #include "base/process.h"
 #include "base/units.h"
-#include "cli/mig_bar.h"
-#include "cli/mig_state.h"
+#include "cli/mig/bar.h"
+#include "cli/mig/state.h"
 #include "cli/table.h"
 
 namespace gpumux::cli {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/mig_plan_document.h"
+#include "cli/mig/plan_document.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/envelope.h"
-#include "cli/mig_request.h"
+#include "cli/mig/request.h"
 #include "cli/terminal.h"
 #include "core/mig/cost.h"
 

@@ -7,9 +7,9 @@
 
 #include "cli/commands.h"
 #include "cli/envelope.h"
-#include "cli/mig_commands.h"
-#include "cli/mig_machine.h"
-#include "cli/mig_text.h"
+#include "cli/mig/commands.h"
+#include "cli/mig/machine.h"
+#include "cli/mig/text.h"
 #include "cli/terminal.h"
 
 namespace gpumux::cli {
@@ -29,18 +29,6 @@ void Set(Json& object, const char* key, const std::optional<T>& value) {
     object[key] = nullptr;
     object[std::string(key) + "_reason"] = kUnknown;
   }
-}
-
-const char* Name(gpu::MigConfidence confidence) {
-  switch (confidence) {
-    case gpu::MigConfidence::kHigh:
-      return "high";
-    case gpu::MigConfidence::kMedium:
-      return "medium";
-    case gpu::MigConfidence::kLow:
-      return "low";
-  }
-  return "";
 }
 
 Json Inferred(const MigProfile& profile) {
@@ -85,7 +73,7 @@ Json ProfileJson(const MigModel& model, const MigProfile& profile) {
   }
   Set(out, "engines", engines);
   if (!model.from_device) {
-    out["confidence"] = Name(profile.confidence);
+    out["confidence"] = gpu::Name(profile.confidence);
     out["sources"] = Sources(profile);
   }
   return out;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/mig_request.h"
+#include "cli/mig/request.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/mig_text.h"
+#include "cli/mig/text.h"
 
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
 #include "cli/envelope.h"
-#include "cli/mig_bar.h"
-#include "cli/mig_request.h"
+#include "cli/mig/bar.h"
+#include "cli/mig/request.h"
 #include "core/mig/profile_name.h"
 
 namespace gpumux::cli {

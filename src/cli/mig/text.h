@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "cli/mig_plan_document.h"
+#include "cli/mig/plan_document.h"
 #include "cli/terminal.h"
 
 namespace gpumux::cli {

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "cli/command_line.h"
-#include "cli/mig_plan_document.h"
+#include "cli/mig/plan_document.h"
 
 namespace gpumux::cli {
 

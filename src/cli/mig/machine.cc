@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/mig_machine.h"
+#include "cli/mig/machine.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <numeric>
 
-#include "cli/mig_request.h"
+#include "cli/mig/request.h"
 #include "cli/terminal.h"
 #include "gpu/mig_reading.h"
 #include "gpu/nvml_mig.h"

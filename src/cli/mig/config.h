@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "cli/mig_file.h"
-#include "cli/mig_machine.h"
-#include "cli/mig_plan_document.h"
+#include "cli/mig/file.h"
+#include "cli/mig/machine.h"
+#include "cli/mig/plan_document.h"
 
 namespace gpumux::cli {
 

@@ -2,9 +2,9 @@
 #include <fmt/format.h>
 
 #include "cli/commands.h"
-#include "cli/mig_commands.h"
-#include "cli/mig_config.h"
-#include "cli/mig_request.h"
+#include "cli/mig/commands.h"
+#include "cli/mig/config.h"
+#include "cli/mig/request.h"
 #include "cli/terminal.h"
 
 namespace gpumux::cli {

@@ -6,10 +6,10 @@
 
 #include "cli/commands.h"
 #include "cli/envelope.h"
-#include "cli/mig_commands.h"
-#include "cli/mig_machine.h"
-#include "cli/mig_request.h"
-#include "cli/mig_text.h"
+#include "cli/mig/commands.h"
+#include "cli/mig/machine.h"
+#include "cli/mig/request.h"
+#include "cli/mig/text.h"
 #include "cli/terminal.h"
 
 namespace gpumux::cli {
