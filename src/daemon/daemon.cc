@@ -33,6 +33,7 @@
 #include "daemon/refusals.h"
 #include "daemon/sessions.h"
 #include "daemon/turn_desk.h"
+#include "daemon/xids.h"
 
 namespace gpumux::daemon {
 
@@ -61,6 +62,7 @@ struct Daemon::Parts {
         clock(c),
         events(settings.paths.audit, clock),
         machine(std::move(source), nvml, loop, events, settings.paths.api_socket),
+        xids(machine, events, clock),
         monitor(machine, tenants, events, clock),
         reaper(machine, tenants, monitor, loop, clock),
         desk(machine, tenants, monitor, loop, clock),
@@ -234,6 +236,7 @@ struct Daemon::Parts {
     machine.ClaimFree();
     machine.LookForInstances();
     machine.Recover(clock.Now(), leases.WaitForGpus());
+    xids.Tick();
     machine.ReadComputeModes();
     leases.TakeOverLate();
     monitor.RefreshAll();
@@ -329,6 +332,7 @@ struct Daemon::Parts {
   EventLog events;
   Tenants tenants;
   Machine machine;
+  Xids xids;
   Monitor monitor;
   Reaper reaper;
   CreditDesk desk;
@@ -371,6 +375,7 @@ Daemon::~Daemon() = default;
 Status Daemon::Start() {
   Parts& parts = *parts_;
   parts.machine.Start(parts.keeper.Take());
+  parts.xids.Tick();
   parts.mps.TakeOver();
   parts.mig.Recover();
   parts.leases.TakeOver();

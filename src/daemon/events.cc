@@ -51,6 +51,7 @@ constexpr KindRow kKinds[] = {
     {EventKind::kLetGo, "let-go", Severity::kInfo},
     {EventKind::kGpuLost, "gpu-lost", Severity::kError},
     {EventKind::kGpuBack, "gpu-back", Severity::kInfo},
+    {EventKind::kGpuXid, "gpu-xid", Severity::kError},
     {EventKind::kMigChanged, "mig-changed", Severity::kInfo},
     {EventKind::kMigApplied, "mig-applied", Severity::kInfo},
     {EventKind::kMigFailed, "mig-failed", Severity::kError},

@@ -52,6 +52,7 @@ enum class EventKind {
   kLetGo,       // what was held of it is no more
   kGpuLost,
   kGpuBack,
+  kGpuXid,  // a critical error that the driver reports
   kMigChanged,
   kMigApplied,  // a change of partitions that somebody told us, or that was kept
   kMigFailed,

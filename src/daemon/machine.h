@@ -46,8 +46,9 @@ struct GpuState {
   // The part of the time in which a kernel ran, as NVML said at the last reading.
   Result<double> busy_ratio = tl::unexpected(Error{Code::kUnavailable, "not read yet", ""});
   std::map<pid_t, Stranger> strangers;
-  uint64_t mps_server_bytes = 0;  // at the last reading; of a server of ours
-  unsigned multiprocessors = 0;   // 0: not known
+  uint64_t mps_server_bytes = 0;      // at the last reading; of a server of ours
+  unsigned multiprocessors = 0;       // 0: not known
+  std::map<unsigned, uint64_t> xids;  // how often each was reported, since the daemon started
   uint64_t previous_unexplained_bytes = 0;
 
   // Its figures were read at least once, and its ledger stands on them.

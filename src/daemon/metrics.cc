@@ -189,6 +189,8 @@ void Metrics::AddGpus(MetricsText& text) const {
     text.Add(series::kGpu, info, uint64_t{1});
     text.Add(series::kGpuLost, labels, uint64_t{gpu.lost.has_value()});
     text.Add(series::kGpuClosed, labels, uint64_t{snapshot.Closed()});
+    for (const auto& [xid, count] : gpu.xids)
+      text.Add(series::kGpuXids, With(labels, "xid", std::to_string(xid)), count);
     if (gpu.mode) text.Add(series::kGpuMode, With(labels, "mode", core::Name(*gpu.mode)), uint64_t{1});
     text.Add(series::kGpuTenants, labels, uint64_t{snapshot.tenants});
     text.Add(series::kGpuTurnTime, labels, totals_.GpuSeconds(i));

@@ -48,6 +48,8 @@ inline constexpr MetricFamily kGpuLost{"gpumux_gpu_lost", kGauge,
                                        "1: NVML does not answer for it, 0: it does"};
 inline constexpr MetricFamily kGpuClosed{"gpumux_gpu_closed", kGauge,
                                          "1: it takes no new tenants, status says why, 0: it does"};
+inline constexpr MetricFamily kGpuXids{"gpumux_gpu_xids_total", kCounter,
+                                       "Critical errors that the driver reported of it, by number"};
 inline constexpr MetricFamily kGpuMode{"gpumux_gpu_mode", kGauge,
                                        "1, with the mode in which its tenants share it as a label"};
 inline constexpr MetricFamily kGpuTenants{"gpumux_gpu_tenants", kGauge, "Tenants on it"};

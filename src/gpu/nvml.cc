@@ -12,6 +12,7 @@
 
 #include "gpu/nvml_mig.h"
 #include "gpu/nvml_processes.h"
+#include "gpu/nvml_xids.h"
 #include "gpumux/abi/nvml/nvml.h"
 
 namespace gpumux::gpu {
@@ -68,12 +69,14 @@ class NvmlLibrary final : public Nvml {
     self->processes_ = std::make_unique<NvmlProcessLists>(self->handle_, error);
     self->mig_ =
         MakeMig(self->handle_, [self](const Uuid& gpu) { return self->Find(gpu); }, *self->processes_, error);
+    self->xids_ = std::make_unique<NvmlXids>([self](const char* name) { return dlsym(self->handle_, name); });
     if (Status status = library->Bind(); !status) return tl::unexpected(status.error());
     if (Status status = library->Enumerate(); !status) return tl::unexpected(status.error());
     return library;
   }
 
   ~NvmlLibrary() override {
+    if (xids_) xids_->End();
     if (initialised_ && api_.shutdown) api_.shutdown();
     if (handle_) dlclose(handle_);
   }
@@ -81,6 +84,7 @@ class NvmlLibrary final : public Nvml {
   const std::vector<Device>& Devices() const override { return devices_; }
 
   Status Restart() override {
+    xids_->End();
     if (initialised_ && api_.shutdown) api_.shutdown();
     initialised_ = false;
     devices_.clear();
@@ -191,6 +195,10 @@ class NvmlLibrary final : public Nvml {
   }
 
   Mig& mig() override { return *mig_; }
+
+  std::vector<Xid> TakeXids() override {
+    return initialised_ ? xids_->Take(devices_, handles_) : std::vector<Xid>();
+  }
 
   Result<bool> PersistenceEnabled(const Uuid& gpu) override {
     auto device = Find(gpu);
@@ -304,6 +312,7 @@ class NvmlLibrary final : public Nvml {
   std::string driver_version_;
   std::unique_ptr<NvmlProcessLists> processes_;
   std::unique_ptr<Mig> mig_;
+  std::unique_ptr<NvmlXids> xids_;
 };
 
 }  // namespace

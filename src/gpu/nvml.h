@@ -51,6 +51,12 @@ struct ProcessUse {
   std::optional<uint64_t> used_bytes;  // nullopt: the driver does not know
 };
 
+// A critical error of a GPU, by the driver's number.
+struct Xid {
+  Uuid gpu;
+  unsigned number = 0;
+};
+
 // What gpumux reads of NVML. An interface, so that the daemon is tested against
 // figures of the test's own making; Open gives the library's. Calls take
 // microseconds (5 for memory, 16 for processes on an H200) but may block for
@@ -102,6 +108,9 @@ class Nvml {
   virtual bool IsPartitioned(const Uuid&) const { return false; }
   // Whether it is enabled now. kUnsupported: this NVML does not tell.
   virtual Result<bool> MigEnabled(const Uuid& gpu);
+  // Xids since the last call, a few at most, without waiting. The first call, and the first after a
+  // Restart, begins to watch; where NVML does not tell there are none. Of an instance: its GPU's.
+  virtual std::vector<Xid> TakeXids() { return {}; }
   // A setting that nobody decides by, and a doctor tells of.
   virtual Result<bool> PersistenceEnabled(const Uuid&) {
     return Fail(Code::kUnsupported, "persistence is not asked about");

@@ -43,6 +43,7 @@ class NvmlWithInstances final : public Nvml {
   Result<Locality> Near(const Uuid& gpu) override;
   Mig& mig() override { return nvml_->mig(); }
   Result<bool> MigEnabled(const Uuid& gpu) override { return nvml_->MigEnabled(gpu); }
+  std::vector<Xid> TakeXids() override { return nvml_->TakeXids(); }
   Result<bool> PersistenceEnabled(const Uuid& gpu) override { return nvml_->PersistenceEnabled(gpu); }
 
  private:

@@ -18,7 +18,7 @@
 namespace gpumux::softgpu {
 
 inline constexpr uint32_t kMagic = 0x47505553;
-inline constexpr uint32_t kVersion = 5;
+inline constexpr uint32_t kVersion = 6;
 inline constexpr uint32_t kMaxGpus = 64;
 // Requests name a compute instance as they name a GPU: by a number, from here on, that is never used
 // again. Below: GPUs, by bus.
@@ -55,6 +55,7 @@ enum class Op : uint32_t {
   kCompletion,      // server -> kWork: a Completion
   kDescribe,        // any role: -> a Description
   kSetComputeMode,  // any role, of root: amount: NVML's number of the mode
+  kFaults,          // any role, of a GPU -> values: how many kernels went wrong on it so far
   // Memory that several processes use (server/shares.h). Descriptors travel with
   // the message.
   kShare,       // amount: bytes that the client has taken; with its file -> value[0]: key

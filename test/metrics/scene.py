@@ -86,6 +86,7 @@ class Scene(Sandbox):
         """A program that gpumux knows nothing of."""
         ready = pathlib.Path(self.dir, "outside")
         self.env["LD_LIBRARY_PATH"] = str(BUILD / "lib/gpumux/softgpu")
+        ready.unlink(missing_ok=True)
         self.start_unread([WORKLOAD, *workload, "--ready", str(ready)])
         del self.env["LD_LIBRARY_PATH"]
         until("a program works outside gpumux", ready.exists)
@@ -107,7 +108,7 @@ class Scene(Sandbox):
 
     def everybody(self) -> None:
         """GPU 0: two that take turns. GPU 1: a latency-critical one, one that it holds back, one that was refused
-        memory, one without a limit, and a program outside. One has ended, and one waits."""
+        memory, one without a limit, and two programs outside, one of which had a fault. One has ended, and one waits."""
         labels = [f"--label={key}={value}" for key, value in
                   (("pod", "serve-0"), ("namespace", "ml"), ("container", 'a"b\\c'), ("hpc_job", "4711"), ("secret", "no"))]
         self.run("one", ["--gpu=0", "--mode=turns", "--share=30%:80%", "--mem=4GiB", *labels], "--kernel-us=5000", "--seconds=1000")
@@ -117,10 +118,12 @@ class Scene(Sandbox):
         self.run("patient", ["--gpu=1", "--priority=best-effort", "--mem=4GiB"], "--kernel-us=500", "--seconds=1000")
         self.run("refused", ["--gpu=1", "--mem=2GiB"], "--alloc=4GiB", "--seconds=1", "--hold=1000", ready=False)
         self.run("free", ["--gpu=1"], "--alloc=1GiB", "--hold=1000")
+        self.outside("--device=1", "--kernel-us=100", "--seconds=0.01", "--end=fault")
         self.outside("--device=1", "--alloc=1GiB", "--hold=1000")
         self.run("waits", ["--mem=135GiB"], "--alloc=1GiB", ready=False)
         until("one waits", lambda: any(each["state"] == "waiting" for each in self.status()["tenants"]))
         until("one was refused memory", lambda: self.tenant("refused")["refusals"]["own_limit"])
         until("a gate was closed", lambda: (self.tenant("patient")["gate"] or {}).get("closed_seconds"))
         until("one is seen to be idle", lambda: self.tenant("free")["idle_seconds"] is not None)
+        until("a fault was reported", lambda: any(name == "gpumux_gpu_xids_total" for name, _, _ in self.metrics().samples))
         until("turns were taken", lambda: all(self.tenant(name)["turns"]["turns"] > 1 for name in ("one", "two")))

@@ -312,6 +312,42 @@ TEST_F(SoftGpuNvml, EventSets) {
   EXPECT_EQ(add(device, types, set), NVML_ERROR_INVALID_ARGUMENT);
 }
 
+TEST_F(SoftGpuNvml, EventSetsTellOfFaultsOnceAndOfThoseAfterTheyWatch) {
+  const auto fault = [] {
+    InChild([] {
+      ASSERT_EQ(InitWithContext(), cuda::CUDA_SUCCESS);
+      ASSERT_EQ(Launch(GetFunction("fault"), 1, 1, nullptr, nullptr), cuda::CUDA_SUCCESS);
+      EXPECT_EQ(Synchronize(), cuda::CUDA_ERROR_ILLEGAL_ADDRESS);
+    });
+  };
+  const auto device = Gpu0();
+  const auto wait = NVML(nvmlEventSetWait_v2, nvmlEventSet_t, nvmlEventData_t*, unsigned);
+  const auto watch = [&] {
+    nvmlEventSet_t set = nullptr;
+    EXPECT_EQ(NVML(nvmlEventSetCreate, nvmlEventSet_t*)(&set), NVML_SUCCESS);
+    EXPECT_EQ(NVML(nvmlDeviceRegisterEvents, nvmlDevice_t, unsigned long long, nvmlEventSet_t)(
+                  device, kEventTypeXidCriticalError, set),
+              NVML_SUCCESS);
+    return set;
+  };
+  const nvmlEventSet_t first = watch();
+  fault();
+  nvmlEventData_t data{};
+  ASSERT_EQ(wait(first, &data, 10'000), NVML_SUCCESS);
+  EXPECT_EQ(data.device, device);
+  EXPECT_EQ(data.eventType, 8u);
+  EXPECT_EQ(data.eventData, 31u);
+  EXPECT_EQ(wait(first, &data, 0), NVML_ERROR_TIMEOUT);
+  // One that watches later is told of what comes then; each is told.
+  const nvmlEventSet_t second = watch();
+  EXPECT_EQ(wait(second, &data, 0), NVML_ERROR_TIMEOUT);
+  fault();
+  EXPECT_EQ(wait(second, &data, 10'000), NVML_SUCCESS);
+  EXPECT_EQ(wait(first, &data, 10'000), NVML_SUCCESS);
+  for (const nvmlEventSet_t set : {first, second})
+    EXPECT_EQ(NVML(nvmlEventSetFree, nvmlEventSet_t)(set), NVML_SUCCESS);
+}
+
 TEST_F(SoftGpuNvml, TopologyNamesAndWhatIsNotThere) {
   InChild([] {
     setenv("GPUMUX_SOFTGPU", "3xH100-80", 1);

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Event sets. A software GPU can be asked for critical errors (Xid), and has
-// none: who waits waits until the timeout.
+// Event sets. Of a software GPU's critical errors (Xid) there is one: 31, for each program whose kernel
+// had an illegal address.
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <map>
 #include <mutex>
 #include <set>
 
@@ -14,6 +16,7 @@ struct gpumux_softgpu_event_set {
   unsigned waiting = 0;
   bool freed = false;
   std::condition_variable changed;
+  std::map<gpumux::nvml::nvmlDevice_t, uint64_t> told;  // of the faults of a GPU that it watches
 };
 
 namespace gpumux::nvml {
@@ -21,7 +24,9 @@ namespace gpumux::nvml {
 namespace {
 
 using EventSet = gpumux_softgpu_event_set;
-constexpr unsigned long long kXidCriticalError = 8;
+constexpr unsigned long long kMmuFault = 31;
+// The server tells nobody by itself.
+constexpr auto kLookEach = std::chrono::milliseconds(10);
 
 struct Sets {
   std::mutex mutex;
@@ -30,6 +35,27 @@ struct Sets {
 Sets& All() {
   static Sets* sets = new Sets;
   return *sets;
+}
+
+nvmlReturn_t CountFaults(nvmlDevice_t device, uint64_t* faults) {
+  softgpu::Reply reply;
+  const nvmlReturn_t error = Call(device, softgpu::Op::kFaults, &reply);
+  *faults = reply.values[0];
+  return error;
+}
+
+// The next one that the set was not told of. NVML_ERROR_TIMEOUT: there is none.
+nvmlReturn_t Next(EventSet& set, nvmlEventData_t* data) {
+  for (auto& [device, told] : set.told) {
+    uint64_t faults = 0;
+    if (nvmlReturn_t error = CountFaults(device, &faults); error != NVML_SUCCESS) return error;
+    told = std::min(told, faults);  // a server that was started again counts anew
+    if (told == faults) continue;
+    ++told;
+    *data = {device, kEventTypeXidCriticalError, kMmuFault, ~0U, ~0U};
+    return NVML_SUCCESS;
+  }
+  return NVML_ERROR_TIMEOUT;
 }
 
 nvmlReturn_t Wait(nvmlEventSet_t handle, nvmlEventData_t* data, unsigned timeout_ms) {
@@ -41,9 +67,15 @@ nvmlReturn_t Wait(nvmlEventSet_t handle, nvmlEventData_t* data, unsigned timeout
   auto* set = reinterpret_cast<EventSet*>(handle);
   if (!sets.alive.contains(set)) return NVML_ERROR_INVALID_ARGUMENT;
   ++set->waiting;
-  const bool freed = set->changed.wait_until(lock, deadline, [&] { return set->freed; });
-  if (--set->waiting == 0 && freed) delete set;
-  return freed ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_TIMEOUT;
+  nvmlReturn_t result = NVML_ERROR_TIMEOUT;
+  for (;;) {
+    result = set->freed ? NVML_ERROR_INVALID_ARGUMENT : Next(*set, data);
+    const auto now = std::chrono::steady_clock::now();
+    if (result != NVML_ERROR_TIMEOUT || now >= deadline) break;
+    set->changed.wait_until(lock, std::min(deadline, now + kLookEach));
+  }
+  if (--set->waiting == 0 && set->freed) delete set;
+  return result;
 }
 
 }  // namespace
@@ -77,7 +109,7 @@ GPUMUX_NVML nvmlEventSetFree(nvmlEventSet_t handle) {
 
 GPUMUX_NVML nvmlDeviceGetSupportedEventTypes(nvmlDevice_t handle, unsigned long long* types) {
   GPUMUX_NVML_DEVICE(device, handle, types);
-  *types = kXidCriticalError;
+  *types = kEventTypeXidCriticalError;
   return NVML_SUCCESS;
 }
 
@@ -85,8 +117,13 @@ GPUMUX_NVML nvmlDeviceRegisterEvents(nvmlDevice_t handle, unsigned long long typ
   GPUMUX_NVML_DEVICE(device, handle, set);
   Sets& sets = All();
   std::lock_guard lock(sets.mutex);
-  if (!sets.alive.contains(reinterpret_cast<EventSet*>(set))) return NVML_ERROR_INVALID_ARGUMENT;
-  return (types & ~kXidCriticalError) == 0 ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
+  auto* watching = reinterpret_cast<EventSet*>(set);
+  if (!sets.alive.contains(watching)) return NVML_ERROR_INVALID_ARGUMENT;
+  if ((types & ~kEventTypeXidCriticalError) != 0) return NVML_ERROR_NOT_SUPPORTED;
+  uint64_t faults = 0;
+  if (nvmlReturn_t error = CountFaults(handle, &faults); error != NVML_SUCCESS) return error;
+  if ((types & kEventTypeXidCriticalError) != 0) watching->told.try_emplace(handle, faults);
+  return NVML_SUCCESS;
 }
 
 GPUMUX_NVML nvmlEventSetWait(nvmlEventSet_t set, nvmlEventData_t* data, unsigned timeout_ms) {

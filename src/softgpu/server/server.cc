@@ -273,6 +273,7 @@ bool Server::OnWork(Source& source, const void* data, size_t size) {
   if (it == clients_.end() || gpu == nullptr) return false;
   Client& client = it->second;
   if (launch.op == Op::kFault) {
+    if (client.failure == 0) ++gpus_[gpu->description.parent]->faults;
     OnFault(source.client, launch.gpu);
     return true;
   }

@@ -50,6 +50,7 @@ class Server {
     Description description;
     uint64_t compute_mode = 0;  // NVML's number
     // Of a GPU.
+    uint64_t faults = 0;  // kernels that went wrong on it or its instances
     MigGpu mig;
     std::string model_key;
     // Of a compute instance: clients that may have contexts there.

@@ -72,6 +72,9 @@ bool Server::OnControl(Source& source, const void* data, size_t size, int descri
       break;
     case Op::kDescribe:
       return SendOne(source.fd, gpu.description);
+    case Op::kFaults:
+      reply.values[0] = gpu.faults;
+      break;
     case Op::kSetComputeMode:
       if (gpu.mig.enabled()) {
         reply.answer = Answer::kFailed;

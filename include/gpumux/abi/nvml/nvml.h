@@ -144,6 +144,7 @@ struct nvmlEventData_t {
   unsigned long long eventType, eventData;
   unsigned gpuInstanceId, computeInstanceId;
 };
+inline constexpr unsigned long long kEventTypeXidCriticalError = 0x8;
 
 union nvmlValue_t {
   double dVal;
