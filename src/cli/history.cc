@@ -101,20 +101,22 @@ class Source {
  public:
   static Result<Source> Find(const Endpoints& endpoints) {
     auto client = ApiClient::Connect(endpoints);
-    if (client) return Source(std::move(*client));
-    struct stat info{};
-    if (client.error().code == Code::kUnavailable && ::stat(endpoints.own.history.c_str(), &info) == 0)
-      return Source(endpoints.own.history);
+    if (client) {
+      // Of another's daemon there is no file to fall back on.
+      const bool own = client->socket() == endpoints.own.api_socket;
+      return Source(std::move(*client), own ? endpoints.own.history : std::string());
+    }
+    if (client.error().code == Code::kUnavailable && IsThere(endpoints.own.history)) {
+      Source source(std::nullopt, endpoints.own.history);
+      source.Open();
+      return source;
+    }
     return tl::unexpected(client.error());
   }
 
   // `data` of an answer.
   Result<Json> AskGpu(const std::string& query) {
-    if (client_) {
-      const auto body = client_->Get("/v1/history/gpus?" + query);
-      if (!body) return tl::unexpected(body.error());
-      return At(Json::parse(*body, nullptr, false), "data");
-    }
+    if (const auto body = FromDaemon("/v1/history/gpus?" + query)) return *body;
     const auto now = std::chrono::duration_cast<std::chrono::milliseconds>(
         std::chrono::system_clock::now().time_since_epoch());
     const auto parsed = history::ParseGpuQuery(query, now.count());
@@ -124,11 +126,7 @@ class Source {
     return Json(history::GpuAnswerJson(*found, *parsed));
   }
   Result<Json> Ask(const std::string& query) {
-    if (client_) {
-      const auto body = client_->Get("/v1/history?" + query);
-      if (!body) return tl::unexpected(body.error());
-      return At(Json::parse(*body, nullptr, false), "data");
-    }
+    if (const auto body = FromDaemon("/v1/history?" + query)) return *body;
     const auto parsed = history::ParseQuery(query);
     if (!parsed) return tl::unexpected(parsed.error());
     const auto found = store_->Find(*parsed);
@@ -137,9 +135,28 @@ class Source {
   }
 
  private:
-  explicit Source(ApiClient client) : client_(std::move(client)) {}
-  explicit Source(const std::string& path) : store_(std::make_unique<history::Store>(path)) {}
+  Source(std::optional<ApiClient> client, std::string path)
+      : client_(std::move(client)), path_(std::move(path)) {}
+  static bool IsThere(const std::string& path) {
+    struct stat info{};
+    return ::stat(path.c_str(), &info) == 0;
+  }
+  void Open() { store_ = std::make_unique<history::Store>(path_); }
+
+  // Nullopt: there is no daemon (any more), and the file is to be read.
+  std::optional<Result<Json>> FromDaemon(const std::string& path) {
+    if (!client_) return std::nullopt;
+    const auto body = client_->Get(path);
+    if (body) return At(Json::parse(*body, nullptr, false), "data");
+    // It died between our knock and its answer.
+    if (body.error().code != Code::kUnavailable || !IsThere(path_)) return tl::unexpected(body.error());
+    client_.reset();
+    Open();
+    return std::nullopt;
+  }
+
   std::optional<ApiClient> client_;
+  std::string path_;
   std::unique_ptr<history::Store> store_;
 };
 

@@ -74,7 +74,7 @@ Result<size_t> MigService::FindGpu(const std::string& name) const {
     if (only) return *only;
     return Fail(Code::kNotFound, "this machine has no GPU");
   }
-  const auto found = machine_.FindNamed(name);
+  auto found = machine_.FindNamed(name);
   if (found && gpus[*found]->device.instance)
     return Fail(Code::kInvalid, fmt::format("{} is an instance, not a GPU", name), "name its GPU");
   return found;

@@ -54,7 +54,7 @@ StrangerSample ReadStranger(const Json& json) {
 
 // From a daemon of before there is the number alone.
 std::string LabelOf(const Json& json) {
-  const std::string label = TextAt(json, "label");
+  std::string label = TextAt(json, "label");
   if (!label.empty()) return label;
   const auto index = NumberAt(json, "index");
   return index ? std::to_string(*index) : "?";
