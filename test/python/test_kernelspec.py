@@ -37,7 +37,10 @@ def run(code, when_it_prints=lambda: None):
         if message["msg_type"] == "stream":
             said.append(message["content"]["text"])
             when_it_prints()
-    reply = client.execute_interactive(code, timeout=60, output_hook=heard)
+    # After an error a kernel sends back, unread, what came too soon.
+    reply = {"content": {"status": "aborted"}}
+    while reply["content"]["status"] == "aborted":
+        reply = client.execute_interactive(code, timeout=60, output_hook=heard)
     return reply["content"], "".join(said)
 
 for line in sys.stdin:
