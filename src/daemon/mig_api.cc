@@ -132,14 +132,19 @@ void MigApi::Handle(const ApiServer::Request& request, ApiServer::Reply reply) {
                                     .dump())});
   }
   const bool apply = request.path == "/v1/mig/apply", mode = request.path == "/v1/mig/mode";
-  const bool forget = request.path == "/v1/mig/forget";
-  if (request.method != "POST" || (!apply && !mode && !forget))
+  const bool forget = request.path == "/v1/mig/forget", cancel = request.path == "/v1/mig/cancel";
+  if (request.method != "POST" || (!apply && !mode && !forget && !cancel))
     return reply(
         Failure({Code::kNotFound, fmt::format("there is no {} {} here", request.method, request.path), ""}));
   if (IsStranger(request.peer.uid))
     return reply(Failure(
         {Code::kDenied, "partitions are " + UserName(::geteuid()) + "'s to change", "ask them, or root"}));
   if (apply) return Apply(request, std::move(reply));
+  if (cancel) {
+    const Status cancelled = mig_.Cancel(request.peer.uid);
+    if (!cancelled) return reply(Failure(cancelled.error()));
+    return reply({200, Envelope(Json{{"text", "the change is cancelled; nothing was changed"}}.dump())});
+  }
   const auto json = Parse(request.body);
   if (!json) return reply(Failure(json.error()));
   const auto gpu = GpuOf(*json);

@@ -9,7 +9,7 @@
 
 namespace gpumux::daemon {
 
-// `gpumux mig`: /v1/mig tells what is under way and kept; below it apply, mode and forget. Reading is
+// `gpumux mig`: /v1/mig tells what is under way and kept; below it apply, cancel, mode and forget. Reading is
 // everybody's who can connect, changing root's and the daemon's user's.
 class MigApi {
  public:

@@ -88,7 +88,7 @@ void MigService::PutBackUnfinished() {
     told = "it had been carried out";
   } else {
     std::vector<core::mig::Present> present;
-    for (const Placed& each : there) present.push_back({each, UsersOf(gpu.device.uuid, each)});
+    for (const Placed& each : there) present.push_back({each, UsersOf(gpu.device.uuid, {each})});
     const auto back = core::mig::StepsTo(steps.model(), present, LayoutOf(record->before));
     std::vector<std::string> left;
     if (!back) left.push_back(back.error().message);
@@ -113,6 +113,11 @@ void MigService::RestoreKept() {
     if (!found || parts.empty() || told_off_.contains(uuid)) continue;
     const GpuState& gpu = *machine_.gpus()[*found];
     if (gpu.lost || !gpu.claim) continue;
+    // Each second: nothing is asked of the driver as long as there is an instance.
+    const bool any = std::ranges::any_of(machine_.gpus(), [&, &uuid = uuid](const auto& each) {
+      return each->device.instance && each->device.instance->gpu == uuid && !each->gone;
+    });
+    if (any) continue;
     const std::string label = gpu.device.index.Label();
     auto model = gpu::ReadMigModel(machine_.nvml(), gpu.device);
     const auto fail = [&, &uuid = uuid](const std::string& why) {

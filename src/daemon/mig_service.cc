@@ -37,7 +37,6 @@ Layout Going(const std::vector<Step>& steps) {
 struct MigService::Change {
   MigChangeRequest request;
   Done done;
-  size_t gpu_index = 0;
   gpu::Uuid gpu;
   std::string label;
   MigSteps steps;
@@ -45,8 +44,8 @@ struct MigService::Change {
   core::mig::Change plan;
   size_t carried_out = 0;
   MigOutcome outcome;
-  std::optional<Time> closed_since, give_up, began;
-  bool stopping = false;
+  std::optional<Time> give_up, began;
+  bool closed = false, stopping = false;
   EventLoop::Watch timer;
 };
 
@@ -103,22 +102,24 @@ std::vector<GpuState*> MigService::DevicesOf(const gpu::Uuid& gpu, const Layout&
   return devices;
 }
 
-std::vector<std::string> MigService::UsersOf(const gpu::Uuid& gpu, Placed instance) {
-  std::vector<std::string> users;
-  for (GpuState* state : DevicesOf(gpu, {instance})) {
-    for (const auto& [id, entry] : state->ledger.Tenants()) {
-      const Tenant* tenant = tenants_.Find(id);
-      users.push_back(tenant ? fmt::format("{} ({})", tenant->request.ask.name, id) : id);
-    }
-    for (const auto& [pid, stranger] : state->strangers) users.push_back(stranger.Describe());
+void MigService::AddUsersOn(const GpuState& gpu, std::vector<std::string>& users) const {
+  for (const auto& [id, entry] : gpu.ledger.Tenants()) {
+    const Tenant* tenant = tenants_.Find(id);
+    users.push_back(tenant ? fmt::format("{} ({})", tenant->request.ask.name, id) : id);
   }
+  for (const auto& [pid, stranger] : gpu.strangers) users.push_back(stranger.Describe());
+}
+
+std::vector<std::string> MigService::UsersOf(const gpu::Uuid& gpu, const Layout& instances) {
+  std::vector<std::string> users;
+  for (const GpuState* state : DevicesOf(gpu, instances)) AddUsersOn(*state, users);
   return users;
 }
 
 std::vector<core::mig::Present> MigService::Present(const GpuState& gpu, const std::vector<MigPart>& parts) {
   std::vector<core::mig::Present> present;
   for (const MigPart& part : parts)
-    present.push_back({part.instance, UsersOf(gpu.device.uuid, part.instance)});
+    present.push_back({part.instance, UsersOf(gpu.device.uuid, {part.instance})});
   return present;
 }
 
@@ -167,14 +168,12 @@ Status MigService::Prepare(const MigChangeRequest& request) {
   outcome.stopped = std::move(users);
   change_ = std::make_unique<Change>(Change{.request = request,
                                             .done = {},
-                                            .gpu_index = *found,
                                             .gpu = gpu.device.uuid,
                                             .label = gpu.device.index.Label(),
                                             .steps = std::move(steps),
                                             .before = std::move(*before),
                                             .plan = std::move(*plan),
                                             .outcome = std::move(outcome),
-                                            .closed_since = {},
                                             .give_up = {},
                                             .began = {},
                                             .timer = {}});
@@ -190,29 +189,21 @@ void MigService::Apply(const MigChangeRequest& request, Done done) {
     if (!kept) return Finish(tl::unexpected(kept.error()));
     return Finish(change_->outcome);
   }
-  Close(true);
+  Close();
   if (request.wait) change_->give_up = clock_.Now() + *request.wait;
   Drain();
 }
 
 // Instances that go are given to nobody from now on; those that stay go on.
-void MigService::Close(bool closed) {
-  if (closed == change_->closed_since.has_value()) return;
-  if (closed) change_->closed_since = clock_.Now();
-  if (!closed) change_->closed_since.reset();
-  machine_.HoldInstances(closed);
-  for (const auto& state : machine_.gpus()) state->going.reset();
-  if (!closed) return;
+void MigService::Close() {
+  change_->closed = true;
   for (GpuState* state : DevicesOf(change_->gpu, Going(change_->plan.steps)))
     state->going = fmt::format("instance {} is to be removed, as {} told", state->device.index.Label(),
                                UserName(change_->request.by));
 }
 
 void MigService::Drain() {
-  std::vector<std::string> users;
-  for (const Placed& instance : Going(change_->plan.steps)) {
-    for (const std::string& user : UsersOf(change_->gpu, instance)) users.push_back(user);
-  }
+  const std::vector<std::string> users = UsersOf(change_->gpu, Going(change_->plan.steps));
   if (users.empty()) return Begin();
   if (change_->request.drain == MigDrain::kStop && !change_->stopping) {
     change_->stopping = true;
@@ -239,11 +230,19 @@ void MigService::Drain() {
 
 // What there is goes to the disk before the first step.
 void MigService::Begin() {
+  // Those who used it may have taken hours, in which others may have changed instances.
+  const auto now = change_->steps.Look();
+  if (!now) return Finish(tl::unexpected(now.error()));
+  if (*now != change_->before)
+    return Finish(Fail(Code::kConflict,
+                       "somebody else has changed instances meanwhile, and nothing was changed here",
+                       "see gpumux mig status, and ask again"));
   const MigChangeRecord record{change_->gpu, change_->before, change_->request.wanted, change_->request.by};
   if (Status written = WriteWholeFile(settings_.change_file, FormatMigChange(record)); !written)
     return Finish(tl::unexpected(written.error()));
   KillPoint("mig-change-written");
   change_->began = clock_.Now();
+  machine_.HoldInstances(true);
   Next();
 }
 
@@ -289,16 +288,16 @@ void MigService::Finish(Result<MigOutcome> outcome) {
   std::unique_ptr<Change> change = std::move(change_);
   const bool began = change->began.has_value();
   if (began) ::unlink(settings_.change_file.c_str());
-  if (change->closed_since && outcome) {
+  if (began && outcome) {
     const gpu::MigModel& model = change->steps.model();
     uint32_t slices = 0;
     for (const Placed& each : Going(change->plan.steps))
       slices += core::mig::ProfileOf(model, each.profile).compute_slices;
-    const double closed = std::chrono::duration<double>(clock_.Now() - *change->closed_since).count();
-    outcome->lost_gpu_seconds = closed * slices / std::max(1u, model.compute_slices);
-    outcome->took = began ? clock_.Now() - *change->began : Time(0);
+    outcome->took = clock_.Now() - *change->began;
+    outcome->lost_gpu_seconds =
+        std::chrono::duration<double>(outcome->took).count() * slices / std::max(1u, model.compute_slices);
   }
-  if (change->closed_since) {
+  if (change->closed) {
     for (const auto& state : machine_.gpus()) state->going.reset();
     machine_.HoldInstances(false);
   }
@@ -317,6 +316,13 @@ void MigService::Finish(Result<MigOutcome> outcome) {
   monitor_.RefreshAll();
   if (on_changed) on_changed();
   change->done(std::move(outcome));
+}
+
+Status MigService::Cancel(uid_t by) {
+  if (!change_) return Fail(Code::kNotFound, "no change of MIG instances is under way");
+  if (change_->began) return Fail(Code::kConflict, "its steps have begun", "it is over in a moment");
+  Finish(Fail(Code::kConflict, fmt::format("cancelled by {}; nothing was changed", UserName(by)), ""));
+  return {};
 }
 
 void MigService::Note(EventKind kind, std::string text, const gpu::Uuid& gpu, std::optional<uid_t> by) {
@@ -345,12 +351,7 @@ Result<std::string> MigService::SetMode(const std::string& name, bool on, uid_t 
   std::vector<std::string> users;
   for (const auto& state : machine_.gpus()) {
     const bool part = state->device.instance && state->device.instance->gpu == gpu.device.uuid;
-    if (state.get() != &gpu && !part) continue;
-    for (const auto& [id, entry] : state->ledger.Tenants()) {
-      const Tenant* tenant = tenants_.Find(id);
-      users.push_back(tenant ? fmt::format("{} ({})", tenant->request.ask.name, id) : id);
-    }
-    for (const auto& [pid, stranger] : state->strangers) users.push_back(stranger.Describe());
+    if (state.get() == &gpu || part) AddUsersOn(*state, users);
   }
   if (!users.empty())
     return Fail(Code::kConflict, fmt::format("GPU {} is in use: {}", label, fmt::join(users, ", ")),

@@ -41,7 +41,7 @@ struct MigOutcome {
   std::vector<std::string> stopped;  // tenants, and others that were waited for
   bool changed = false;
   Time took{};                  // from the first step to the last look
-  double lost_gpu_seconds = 0;  // of the GPU's compute slices, while those that went were closed to all
+  double lost_gpu_seconds = 0;  // of the GPU's compute slices that went, from the first step to the last look
 };
 
 // Changes how a GPU is partitioned, safely: docs/design/mig.md, "Apply". One change at a time. One thread.
@@ -62,6 +62,8 @@ class MigService {
   // rights (nothing was changed in these cases); kTimeout: those who use it did not end; kInternal: a step
   // failed, and the message says that what was there is back, or exactly what is not.
   void Apply(const MigChangeRequest& request, Done done);
+  // Ends a change that still waits for somebody. kNotFound: there is none; kConflict: too late.
+  Status Cancel(uid_t by);
   // Switches MIG mode. The text says what it takes until it counts. kConflict: somebody uses the GPU.
   Result<std::string> SetMode(const std::string& gpu, bool on, uid_t by);
   // As the daemon starts: undoes a change that an earlier one did not finish, and makes kept layouts again.
@@ -84,7 +86,8 @@ class MigService {
   Result<size_t> FindGpu(const std::string& name) const;
   Status CheckRights() const;
   std::vector<core::mig::Present> Present(const GpuState& gpu, const std::vector<MigPart>& parts);
-  std::vector<std::string> UsersOf(const gpu::Uuid& gpu, core::mig::Placed instance);
+  void AddUsersOn(const GpuState& gpu, std::vector<std::string>& users) const;
+  std::vector<std::string> UsersOf(const gpu::Uuid& gpu, const core::mig::Layout& instances);
   std::vector<GpuState*> DevicesOf(const gpu::Uuid& gpu, const core::mig::Layout& of);
   Status Prepare(const MigChangeRequest& request);
   void Drain();
@@ -92,7 +95,7 @@ class MigService {
   void Next();
   void Failed(const Error& error);
   void Finish(Result<MigOutcome> outcome);
-  void Close(bool closed);
+  void Close();
   void Note(EventKind kind, std::string text, const gpu::Uuid& gpu, std::optional<uid_t> by);
   Status Keep(const gpu::Uuid& gpu, const std::vector<MigPart>& parts);
   void PutBackUnfinished();

@@ -108,6 +108,26 @@ TEST_F(MigApply, ThatWaitsInVainChangesNothing) {
   StopAndWait(runs, "runs");
 }
 
+TEST_F(MigApply, ThatWaitsIsCancelledAndWhatOthersMadeMeanwhileIsNoticed) {
+  MakeInstances();
+  Process runs =
+      Tenant("runs", {"--gpu", "0:0", "--mem", "6GiB"}, {"--kernel-us", "1000", "--seconds", "60"});
+  WaitUntil("it works", [&] { return AtWork("runs"); });
+  EXPECT_EQ(RunGpumux({"mig", "cancel"}).exit_code, 6);
+  Process first = Gpumux({"mig", "destroy", "0", "--drain", "wait"});
+  WaitUntil("it waits", [&] { return RunGpumux({"mig", "cancel"}).exit_code == 0; });
+  EXPECT_THAT(first.Wait().err, HasSubstr("cancelled by root; nothing was changed"));
+  EXPECT_EQ(RunGpumux({"run", "--gpu", "0:0", "--mem", "6GiB", "--no-wait", "--", "true"}).exit_code, 0);
+  Process second = Gpumux({"mig", "destroy", "0", "--drain", "wait"});
+  WaitUntil("it waits", [&] {
+    return RunGpumux({"mig", "apply", "7g.141gb"}).err.find("another change") != std::string::npos;
+  });
+  Tool({"create", "19:2"});
+  StopAndWait(runs, "runs");
+  EXPECT_THAT(second.Wait().err, HasSubstr("somebody else has changed instances meanwhile"));
+  EXPECT_EQ(Layout(), "0 19, 1 19, 2 19, 4 9");
+}
+
 TEST_F(MigApply, StopsTheTenantsWhenTold) {
   MakeInstances();
   Process runs =

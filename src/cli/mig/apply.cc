@@ -240,6 +240,7 @@ int MigApply(const ParsedCommandLine& line) { return Change(line, WantedOf(line)
 int MigDestroy(const ParsedCommandLine& line) { return Change(line, WithoutThose(line)); }
 int MigEnable(const ParsedCommandLine& line) { return Post(line, "/v1/mig/mode", {{"on", true}}); }
 int MigDisable(const ParsedCommandLine& line) { return Post(line, "/v1/mig/mode", {{"on", false}}); }
+int MigCancel(const ParsedCommandLine& line) { return Post(line, "/v1/mig/cancel", Json::object()); }
 int MigForget(const ParsedCommandLine& line) { return Post(line, "/v1/mig/forget", Json::object()); }
 
 }  // namespace gpumux::cli

@@ -18,6 +18,7 @@ int MigDestroy(const ParsedCommandLine& line);
 int MigEnable(const ParsedCommandLine& line);
 int MigDisable(const ParsedCommandLine& line);
 int MigForget(const ParsedCommandLine& line);
+int MigCancel(const ParsedCommandLine& line);
 int MigImport(const ParsedCommandLine& line);
 int MigExport(const ParsedCommandLine& line);
 

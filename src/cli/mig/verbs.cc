@@ -39,6 +39,7 @@ const std::vector<Verb>& Verbs() {
       {"enable", MigEnable, {}, 1},
       {"disable", MigDisable, {}, 1},
       {"forget", MigForget, {}, 1},
+      {"cancel", MigCancel, {}},
   };
   return verbs;
 }
@@ -101,7 +102,8 @@ const CommandSpec& MigSpec() {
           "apply LIST|FILE    the GPU has exactly these instances then (3x1g.18gb,3g.71gb, or with places "
           "1g.18gb@0,3g.71gb@4), or those of a plan that --json wrote; what is there already stays.\n"
           "destroy START...   those that begin at these memory slices go.\n"
-          "enable, disable [GPU]   MIG mode; says when it counts.  forget [GPU]   undoes --keep.\n"
+          "enable, disable [GPU]   MIG mode; says when it counts.  forget [GPU]   undoes --keep.  cancel   a "
+          "change that waits.\n"
           "export writes what this machine has, or a plan of --json, as a file of NVIDIA's mig-parted; "
           "import "
           "makes a plan of one.\n\n"
