@@ -37,9 +37,7 @@ class MigApply : public MigScene {
 
 TEST_F(MigApply, MakesWhatIsWantedAndLeavesWhatRunsAlone) {
   MakeInstances();  // 1g at 0 and 1, 3g at 4
-  Process runs =
-      Tenant("runs", {"--gpu", "0:2", "--mem", "10GiB"}, {"--kernel-us", "1000", "--seconds", "60"});
-  WaitUntil("it works", [&] { return AtWork("runs"); });
+  Process runs = Worker("runs", {"--gpu", "0:2", "--mem", "10GiB"});
   const std::string uuid = TenantOf("runs")["gpus"][0]["uuid"];
   const Outcome dry = RunGpumux({"mig", "apply", "2g.35gb,1g.18gb,3g.71gb", "--dry-run"});
   EXPECT_EQ(dry.exit_code, 0) << dry.err;
@@ -63,9 +61,7 @@ TEST_F(MigApply, MakesWhatIsWantedAndLeavesWhatRunsAlone) {
 
 TEST_F(MigApply, RefusesToTouchWhatIsInUseAndNamesWho) {
   MakeInstances();
-  Process runs =
-      Tenant("runs", {"--gpu", "0:0", "--mem", "6GiB"}, {"--kernel-us", "1000", "--seconds", "60"});
-  WaitUntil("it works", [&] { return AtWork("runs"); });
+  Process runs = Worker("runs", {"--gpu", "0:0", "--mem", "6GiB"});
   const Outcome refused = RunGpumux({"mig", "destroy", "--all"});
   EXPECT_EQ(refused.exit_code, 4);
   EXPECT_THAT(refused.err, HasSubstr("1g.18gb at 0 (runs (t-"));
@@ -76,9 +72,7 @@ TEST_F(MigApply, RefusesToTouchWhatIsInUseAndNamesWho) {
 
 TEST_F(MigApply, WaitsForWhoUsesItAndGivesItToNobodyMeanwhile) {
   MakeInstances();
-  Process runs =
-      Tenant("runs", {"--gpu", "0:0", "--mem", "6GiB"}, {"--kernel-us", "1000", "--seconds", "60"});
-  WaitUntil("it works", [&] { return AtWork("runs"); });
+  Process runs = Worker("runs", {"--gpu", "0:0", "--mem", "6GiB"});
   Process change = Gpumux({"mig", "destroy", "0", "--drain", "wait"});
   WaitUntil("it is closed", [&] {
     return GpuOf("0:0")["mem_promisable_bytes_reason"].is_string() &&
@@ -97,9 +91,7 @@ TEST_F(MigApply, WaitsForWhoUsesItAndGivesItToNobodyMeanwhile) {
 
 TEST_F(MigApply, ThatWaitsInVainChangesNothing) {
   MakeInstances();
-  Process runs =
-      Tenant("runs", {"--gpu", "0:0", "--mem", "6GiB"}, {"--kernel-us", "1000", "--seconds", "60"});
-  WaitUntil("it works", [&] { return AtWork("runs"); });
+  Process runs = Worker("runs", {"--gpu", "0:0", "--mem", "6GiB"});
   const Outcome late = RunGpumux({"mig", "destroy", "0", "--drain", "wait", "--wait", "300ms"});
   EXPECT_EQ(late.exit_code, 5) << late.err;
   EXPECT_THAT(late.err, HasSubstr("still in use, and nothing was changed: runs"));
@@ -110,9 +102,7 @@ TEST_F(MigApply, ThatWaitsInVainChangesNothing) {
 
 TEST_F(MigApply, ThatWaitsIsCancelledAndWhatOthersMadeMeanwhileIsNoticed) {
   MakeInstances();
-  Process runs =
-      Tenant("runs", {"--gpu", "0:0", "--mem", "6GiB"}, {"--kernel-us", "1000", "--seconds", "60"});
-  WaitUntil("it works", [&] { return AtWork("runs"); });
+  Process runs = Worker("runs", {"--gpu", "0:0", "--mem", "6GiB"});
   EXPECT_EQ(RunGpumux({"mig", "cancel"}).exit_code, 6);
   Process first = Gpumux({"mig", "destroy", "0", "--drain", "wait"});
   WaitUntil("it waits", [&] { return RunGpumux({"mig", "cancel"}).exit_code == 0; });
@@ -130,11 +120,8 @@ TEST_F(MigApply, ThatWaitsIsCancelledAndWhatOthersMadeMeanwhileIsNoticed) {
 
 TEST_F(MigApply, StopsTheTenantsWhenTold) {
   MakeInstances();
-  Process runs =
-      Tenant("runs", {"--gpu", "0:0", "--mem", "6GiB"}, {"--kernel-us", "1000", "--seconds", "60"});
-  Process stays =
-      Tenant("stays", {"--gpu", "0:1", "--mem", "6GiB"}, {"--kernel-us", "1000", "--seconds", "60"});
-  WaitUntil("both work", [&] { return AtWork("runs") && AtWork("stays"); });
+  Process runs = Worker("runs", {"--gpu", "0:0", "--mem", "6GiB"});
+  Process stays = Worker("stays", {"--gpu", "0:1", "--mem", "6GiB"});
   const Outcome applied = RunGpumux({"mig", "destroy", "0", "4", "--drain", "stop"});
   EXPECT_EQ(applied.exit_code, 0) << applied.err;
   EXPECT_THAT(applied.out, HasSubstr("runs (t-"));
@@ -206,9 +193,7 @@ TEST_F(MigApply, KeptLayoutsAreMadeAgainAfterAReset) {
 
 TEST_F(MigApply, SwitchesMigOffAndOnWhereNobodyUsesTheGpu) {
   MakeInstances();
-  Process runs =
-      Tenant("runs", {"--gpu", "0:0", "--mem", "6GiB"}, {"--kernel-us", "1000", "--seconds", "60"});
-  WaitUntil("it works", [&] { return AtWork("runs"); });
+  Process runs = Worker("runs", {"--gpu", "0:0", "--mem", "6GiB"});
   const Outcome refused = RunGpumux({"mig", "disable"});
   EXPECT_EQ(refused.exit_code, 4);
   EXPECT_THAT(refused.err, HasSubstr("in use: runs"));
@@ -230,11 +215,8 @@ TEST_F(MigApply, SwitchesMigOffAndOnWhereNobodyUsesTheGpu) {
 
 TEST_F(MigApply, RunMakesAnInstanceWhereItMay) {
   MakeInstances();
-  Process small =
-      Tenant("small", {"--gpu", "0:0", "--mem", "6GiB"}, {"--kernel-us", "1000", "--seconds", "60"});
-  Process large =
-      Tenant("large", {"--mode", "mig", "--mem", "40GiB"}, {"--kernel-us", "1000", "--seconds", "60"});
-  WaitUntil("both work", [&] { return AtWork("small") && AtWork("large"); });
+  Process small = Worker("small", {"--gpu", "0:0", "--mem", "6GiB"});
+  Process large = Worker("large", {"--mode", "mig", "--mem", "40GiB"});
   // Told what would help.
   const Outcome refused = RunGpumux({"run", "--mode", "mig", "--mem", "25GiB", "--no-wait", "--", "true"});
   EXPECT_EQ(refused.exit_code, 4) << refused.err;

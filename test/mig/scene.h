@@ -13,6 +13,9 @@
 
 namespace gpumux::test {
 
+// A program that works until it is stopped.
+inline const std::vector<std::string> kBusy{"--kernel-us", "1000", "--seconds", "60"};
+
 inline constexpr uint64_t kGiB = uint64_t{1} << 30;
 
 // A machine with one H200 on which MIG is on.
@@ -56,6 +59,12 @@ class MigScene : public ::testing::Test, public Sandbox {
   bool AtWork(const std::string& name) {
     const nlohmann::json tenant = TenantOf(name);
     return tenant.is_object() && tenant["launches"] > 0;
+  }
+  // A tenant that is at work already.
+  Process Worker(const std::string& name, const std::vector<std::string>& options) {
+    Process process = Tenant(name, options, kBusy);
+    WaitUntil(name + " works", [&] { return AtWork(name); });
+    return process;
   }
   void StopAndWait(Process& process, const std::string& name) {
     (void)RunGpumux({"stop", name});

@@ -10,6 +10,8 @@
 //                            context's descriptors after the first's); after exec a program and
 //                            its arguments may follow
 //   idle HOW                 as dies, with no kernel left
+//   often MS                 a short kernel, waited for with all else, each so many ms; says "busy"
+//                            after the first
 //   keeps MS                 two kernels of so many ms under way at any moment, until it is killed;
 //                            says "busy" when it is so
 //   notices FILE LAUNCHED    a context, and with LAUNCHED 1 a kernel that has ended; says "busy", and works
@@ -99,6 +101,15 @@ int Keep(uint64_t ns) {
   }
 }
 
+[[noreturn]] void Often(uint64_t ms) {
+  for (unsigned round = 0;; ++round) {
+    Must(Spin(100'000), "spin");
+    Must(Synchronize(), "synchronise");
+    if (round == 0) puts("busy");
+    usleep(static_cast<useconds_t>(ms * 1000));
+  }
+}
+
 [[noreturn]] void Stay() {
   for (;;) pause();
 }
@@ -155,6 +166,7 @@ int Main(int argc, char** argv) {
     Must(Synchronize(), "synchronise");
     return 0;
   }
+  if (command == "often") Often(strtoull(argv[2], nullptr, 10));
   const bool keeps = command == "keeps" && argc == 3, stays = command == "stays" && argc == 4;
   if (!keeps && !stays && (command != "dies" || argc < 5)) return 2;
   // Known kernels: how long one takes is learnt from these.
