@@ -49,6 +49,7 @@ MigService::Settings MigFiles(const RuntimePaths& paths, const gpu::GpuSource& s
   if (const size_t at = kept.find("history", name); at != std::string::npos)
     kept.replace(at, 7, "mig-layouts");
   if (kept.ends_with(".db")) kept.replace(kept.size() - 3, 3, ".json");
+  if (kept == paths.history) kept += ".mig-layouts.json";
   return {.change_file = paths.dir + "/mig-change.json",
           .kept_file = kept,
           .rights_file = source.dir + "/dev/nvidia-caps/nvidia-cap1"};
@@ -377,10 +378,11 @@ Status Daemon::Start() {
   parts.machine.Start(parts.keeper.Take());
   parts.xids.Tick();
   parts.mps.TakeOver();
-  parts.mig.Recover();
   parts.leases.TakeOver();
   parts.keeper.Hold(WhatToKeep(parts.machine, parts.tenants));
   parts.monitor.RefreshAll();
+  // When it is known who is where.
+  parts.mig.Recover();
   if (Status status = parts.Listen(); !status) return status;
   parts.ListenForMetrics();
   parts.tick = parts.loop.Every(kTick, [&parts] { parts.Tick(); });

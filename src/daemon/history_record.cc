@@ -65,10 +65,15 @@ Json EventsOf(const Tenant& tenant, const EventLog& events) {
         of.push_back(event);
     }
   }
+  std::deque<const Event*> last;
   for (const Event& event : events.kept()) {
     if (event.tenant != tenant.id || event.kind == EventKind::kGranted || event.kind == EventKind::kEnded)
       continue;
-    const Json full = Json::parse(EventJson(event));
+    last.push_back(&event);
+    if (last.size() > kMostEvents) last.pop_front();
+  }
+  for (const Event* event : last) {
+    const Json full = Json::parse(EventJson(*event));
     of.push_back({{"at", full["at"]}, {"kind", full["kind"]}, {"text", full["text"]}});
   }
   while (of.size() > kMostEvents) of.pop_front();

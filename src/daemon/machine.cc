@@ -174,6 +174,8 @@ void Machine::Recover(Time now, bool missing) {
 bool Machine::TakeDevices() {
   bool more = false;
   for (const gpu::Device& device : nvml_.Devices()) {
+    // Also where NVML was started anew in the midst of a change.
+    if (device.instance && instances_held_) continue;
     const auto at = Find(device.uuid);
     if (!at) {
       more = true;
@@ -184,10 +186,14 @@ bool Machine::TakeDevices() {
     if (gpu.device.index != device.index)
       LogInfo("GPU {} ({}) is GPU {} now", gpu.device.index.Label(), device.uuid.ToString(),
               device.index.Label());
+    const bool other = gpu.device.instance != device.instance;
     gpu.device = device;
     gpu.compute_mode = nvml_.Mode(device.uuid).value_or(gpu.compute_mode);
+    if (!other) continue;
+    gpu.multiprocessors = nvml_.Multiprocessors(device.uuid).value_or(0);
+    Learn(gpu);
   }
-  MarkInstances();
+  if (!instances_held_) MarkInstances();
   return more;
 }
 
@@ -222,6 +228,7 @@ void Machine::MarkInstances() {
       gpu->lost = Error{Code::kUnavailable,
                         fmt::format("instance {} is not there any more", gpu->device.index.Label()),
                         "see which there are: gpumux mig status"};
+      NoteStrangers(*gpu, {}, events_);
     }
   }
   for (auto& gpu : gpus_) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/mig_api.h"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -111,13 +110,7 @@ Result<MigChangeRequest> ParseMigChangeRequest(std::string_view body) {
 }
 
 std::string MigApi::Envelope(const std::string& data) const {
-  const Json json{
-      {"schema", "gpumux.mig-change/1"},
-      {"generated_at", fmt::format("{:%Y-%m-%dT%H:%M:%S}Z",
-                                   fmt::gmtime(std::chrono::system_clock::to_time_t(clock_.WallTime())))},
-      {"simulated", machine_.source().simulated},
-      {"data", Json::parse(data)}};
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return EnvelopeOf("gpumux.mig-change/1", clock_, machine_.source().simulated, data);
 }
 
 void MigApi::Handle(const ApiServer::Request& request, ApiServer::Reply reply) {
@@ -154,6 +147,8 @@ void MigApi::Handle(const ApiServer::Request& request, ApiServer::Reply reply) {
     if (!forgotten) return reply(Failure(forgotten.error()));
     return reply({200, Envelope(Json{{"text", "its layout is not kept any more"}}.dump())});
   }
+  // Not by default either way.
+  if (!json->contains("on")) return reply(Failure({Code::kInvalid, "on must be true or false", ""}));
   const auto on = Flag(*json, "on");
   if (!on) return reply(Failure(on.error()));
   const auto set = mig_.SetMode(*gpu, *on, request.peer.uid);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/log.h"
 #include "base/whole_file.h"
@@ -19,6 +20,10 @@ using core::mig::Layout;
 using core::mig::Placed;
 using core::mig::Step;
 
+namespace {
+constexpr Time kTryAgain = std::chrono::seconds(5);
+}  // namespace
+
 bool MigService::IsKept(const gpu::Uuid& gpu) const { return kept_.contains(gpu); }
 
 Status MigService::Keep(const gpu::Uuid& gpu, const std::vector<MigPart>& parts) {
@@ -26,6 +31,7 @@ Status MigService::Keep(const gpu::Uuid& gpu, const std::vector<MigPart>& parts)
   next[gpu] = parts;
   if (Status written = WriteWholeFile(settings_.kept_file, FormatMigKept(next)); !written) return written;
   kept_ = std::move(next);
+  tried_.erase(gpu);
   return {};
 }
 
@@ -46,38 +52,41 @@ void MigService::Recover() {
     else
       LogError("{}: {}", settings_.kept_file, kept.error().message);
   }
+  if (const auto text = ReadWholeFile(settings_.change_file, kMaxMigRecordBytes)) {
+    if (auto record = ParseMigChange(*text)) {
+      unfinished_ = std::move(*record);
+    } else {
+      LogError("{}: {}", settings_.change_file, record.error().message);
+      ::unlink(settings_.change_file.c_str());
+    }
+  }
   PutBackUnfinished();
   RestoreKept();
 }
 
 // A daemon died in the middle of a change: nobody got what it made, so that what was there can be made again.
+// As soon as its GPU is there, and ours.
 void MigService::PutBackUnfinished() {
-  const auto text = ReadWholeFile(settings_.change_file, kMaxMigRecordBytes);
-  if (!text) return;
-  const auto record = ParseMigChange(*text);
-  const auto found = record ? machine_.Find(record->gpu) : std::nullopt;
-  if (!found) {
-    LogError("{}: {}", settings_.change_file, record ? "its GPU is not there" : record.error().message);
-    if (!record) ::unlink(settings_.change_file.c_str());
-    return;
-  }
+  if (!unfinished_) return;
+  const auto found = machine_.Find(unfinished_->gpu);
+  if (!found || !machine_.gpus()[*found]->claim || machine_.gpus()[*found]->lost) return;
+  const MigChangeRecord record = *std::exchange(unfinished_, std::nullopt);
   const GpuState& gpu = *machine_.gpus()[*found];
-  if (!gpu.claim) return;  // whoever has the GPU has its change as well
   const std::string label = gpu.device.index.Label();
+  ::unlink(settings_.change_file.c_str());
   auto model = gpu::ReadMigModel(machine_.nvml(), gpu.device);
   if (!model) {
     Note(
         EventKind::kMigFailed,
         fmt::format("GPU {}: a change of its instances was interrupted, and what is there cannot be read: {}",
                     label, model.error().message),
-        gpu.device.uuid, record->by);
-    ::unlink(settings_.change_file.c_str());
+        gpu.device.uuid, record.by);
     return;
   }
   MigSteps steps(machine_.nvml().mig(), gpu.device.uuid, std::move(*model));
-  steps.Remember(record->before);
+  steps.Remember(record.before);
   const auto now = steps.Look();
-  Layout wanted = record->wanted, there = now ? LayoutOf(*now) : Layout{};
+  Layout wanted = record.wanted, there = now ? LayoutOf(*now) : Layout{};
   std::ranges::sort(wanted);
   std::string told;
   EventKind kind = EventKind::kMigApplied;
@@ -87,9 +96,9 @@ void MigService::PutBackUnfinished() {
   } else if (there == wanted) {
     told = "it had been carried out";
   } else {
-    std::vector<core::mig::Present> present;
-    for (const Placed& each : there) present.push_back({each, UsersOf(gpu.device.uuid, {each})});
-    const auto back = core::mig::StepsTo(steps.model(), present, LayoutOf(record->before));
+    const auto present = Present(gpu.device.uuid, there);
+    const auto back = present ? core::mig::StepsTo(steps.model(), *present, LayoutOf(record.before))
+                              : tl::unexpected(present.error());
     std::vector<std::string> left;
     if (!back) left.push_back(back.error().message);
     for (const Step& step : back ? back->steps : std::vector<Step>{}) {
@@ -99,10 +108,9 @@ void MigService::PutBackUnfinished() {
                         : fmt::format("not put back: {}", fmt::join(left, "; "));
     if (!left.empty()) kind = EventKind::kMigFailed;
   }
-  ::unlink(settings_.change_file.c_str());
   Note(kind,
        fmt::format("GPU {}: a change of its instances was interrupted by the daemon's end; {}", label, told),
-       gpu.device.uuid, record->by);
+       gpu.device.uuid, record.by);
   machine_.LookForInstances();
 }
 
@@ -110,7 +118,9 @@ void MigService::PutBackUnfinished() {
 void MigService::RestoreKept() {
   for (const auto& [uuid, parts] : kept_) {
     const auto found = machine_.Find(uuid);
-    if (!found || parts.empty() || told_off_.contains(uuid)) continue;
+    if (!found || parts.empty()) continue;
+    if (const auto tried = tried_.find(uuid); tried != tried_.end() && clock_.Now() < tried->second.next)
+      continue;
     const GpuState& gpu = *machine_.gpus()[*found];
     if (gpu.lost || !gpu.claim) continue;
     // Each second: nothing is asked of the driver as long as there is an instance.
@@ -121,7 +131,10 @@ void MigService::RestoreKept() {
     const std::string label = gpu.device.index.Label();
     auto model = gpu::ReadMigModel(machine_.nvml(), gpu.device);
     const auto fail = [&, &uuid = uuid](const std::string& why) {
-      told_off_.insert(uuid);
+      Tried& tried = tried_[uuid];
+      tried.next = clock_.Now() + kTryAgain;
+      // The same again is no news.
+      if (std::exchange(tried.why, why) == why) return;
       Note(EventKind::kMigFailed,
            fmt::format("GPU {}: its kept MIG instances cannot be made again: {}", label, why), uuid,
            std::nullopt);
@@ -143,12 +156,14 @@ void MigService::RestoreKept() {
     for (const Step& step : plan->steps) {
       if (Status done = steps.Do(step); !done) left.push_back(done.error().message);
     }
-    if (left.empty())
+    if (left.empty()) {
+      tried_.erase(uuid);
       Note(EventKind::kMigApplied,
            fmt::format("GPU {}: its {} kept MIG instance(s) were made again", label, parts.size()), uuid,
            std::nullopt);
-    else
+    } else {
       fail(fmt::format("{}", fmt::join(left, "; ")));
+    }
     machine_.LookForInstances();
   }
 }

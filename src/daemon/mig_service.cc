@@ -41,6 +41,7 @@ struct MigService::Change {
   std::string label;
   MigSteps steps;
   std::vector<MigPart> before;
+  std::vector<GpuState*> going;  // the devices of instances that go: they stay in the machine's list
   core::mig::Change plan;
   size_t carried_out = 0;
   MigOutcome outcome;
@@ -87,16 +88,16 @@ Status MigService::CheckRights() const {
                           settings_.rights_file));
 }
 
-std::vector<GpuState*> MigService::DevicesOf(const gpu::Uuid& gpu, const Layout& of) {
-  std::vector<GpuState*> devices;
+Result<MigService::ByInstance> MigService::DevicesOf(const gpu::Uuid& gpu) const {
   const auto instances = machine_.nvml().mig().Instances(gpu);
-  if (!instances) return devices;
-  for (const auto& state : machine_.gpus()) {
-    if (!state->device.instance || state->device.instance->gpu != gpu || state->gone) continue;
-    for (const gpu::MigInstance& each : *instances) {
-      const Placed placed{each.placement.start, each.profile};
-      if (each.id == state->device.instance->gpu_instance && std::ranges::count(of, placed) > 0)
-        devices.push_back(state.get());
+  // Not to know who is where is not the same as nobody.
+  if (!instances) return tl::unexpected(instances.error());
+  ByInstance devices;
+  for (const gpu::MigInstance& each : *instances) {
+    auto& of = devices[{each.placement.start, each.profile}];
+    for (const auto& state : machine_.gpus()) {
+      const auto& is = state->device.instance;
+      if (is && is->gpu == gpu && is->gpu_instance == each.id && !state->gone) of.push_back(state.get());
     }
   }
   return devices;
@@ -110,16 +111,18 @@ void MigService::AddUsersOn(const GpuState& gpu, std::vector<std::string>& users
   for (const auto& [pid, stranger] : gpu.strangers) users.push_back(stranger.Describe());
 }
 
-std::vector<std::string> MigService::UsersOf(const gpu::Uuid& gpu, const Layout& instances) {
+std::vector<std::string> MigService::UsersOn(const std::vector<GpuState*>& devices) const {
   std::vector<std::string> users;
-  for (const GpuState* state : DevicesOf(gpu, instances)) AddUsersOn(*state, users);
+  for (const GpuState* state : devices) AddUsersOn(*state, users);
   return users;
 }
 
-std::vector<core::mig::Present> MigService::Present(const GpuState& gpu, const std::vector<MigPart>& parts) {
+Result<std::vector<core::mig::Present>> MigService::Present(const gpu::Uuid& gpu,
+                                                            const Layout& layout) const {
+  auto devices = DevicesOf(gpu);
+  if (!devices) return tl::unexpected(devices.error());
   std::vector<core::mig::Present> present;
-  for (const MigPart& part : parts)
-    present.push_back({part.instance, UsersOf(gpu.device.uuid, {part.instance})});
+  for (const Placed& each : layout) present.push_back({each, UsersOn((*devices)[each])});
   return present;
 }
 
@@ -128,6 +131,10 @@ Status MigService::Prepare(const MigChangeRequest& request) {
   if (change_)
     return Fail(Code::kConflict, "another change of MIG instances is under way, of GPU " + change_->label,
                 "wait for it: gpumux mig status");
+  if (unfinished_)
+    return Fail(Code::kConflict,
+                "a change that was interrupted waits to be put back: " + unfinished_->gpu.ToString(),
+                "see gpumux events");
   const auto found = FindGpu(request.gpu);
   if (!found) return tl::unexpected(found.error());
   const GpuState& gpu = *machine_.gpus()[*found];
@@ -142,7 +149,10 @@ Status MigService::Prepare(const MigChangeRequest& request) {
   MigSteps steps(machine_.nvml().mig(), gpu.device.uuid, std::move(*model));
   auto before = steps.Look();
   if (!before) return tl::unexpected(before.error());
-  auto present = Present(gpu, *before);
+  auto devices = DevicesOf(gpu.device.uuid);
+  if (!devices) return tl::unexpected(devices.error());
+  std::vector<core::mig::Present> present;
+  for (const MigPart& part : *before) present.push_back({part.instance, UsersOn((*devices)[part.instance])});
   std::vector<std::string> users;
   if (request.drain != MigDrain::kRefuse || request.dry_run) {
     for (auto& each : present) {
@@ -162,6 +172,11 @@ Status MigService::Prepare(const MigChangeRequest& request) {
     if (Status rights = CheckRights(); !rights) return rights;
   }
   steps.Remember(*before);
+  std::vector<GpuState*> going;
+  for (const Placed& each : Going(plan->steps)) {
+    const auto& of = (*devices)[each];
+    going.insert(going.end(), of.begin(), of.end());
+  }
   MigOutcome outcome;
   outcome.gpu = gpu.device.index.Label();
   for (const Step& step : plan->steps) outcome.steps.push_back(core::mig::ToString(steps.model(), step));
@@ -172,6 +187,7 @@ Status MigService::Prepare(const MigChangeRequest& request) {
                                             .label = gpu.device.index.Label(),
                                             .steps = std::move(steps),
                                             .before = std::move(*before),
+                                            .going = std::move(going),
                                             .plan = std::move(*plan),
                                             .outcome = std::move(outcome),
                                             .give_up = {},
@@ -197,17 +213,17 @@ void MigService::Apply(const MigChangeRequest& request, Done done) {
 // Instances that go are given to nobody from now on; those that stay go on.
 void MigService::Close() {
   change_->closed = true;
-  for (GpuState* state : DevicesOf(change_->gpu, Going(change_->plan.steps)))
+  for (GpuState* state : change_->going)
     state->going = fmt::format("instance {} is to be removed, as {} told", state->device.index.Label(),
                                UserName(change_->request.by));
 }
 
 void MigService::Drain() {
-  const std::vector<std::string> users = UsersOf(change_->gpu, Going(change_->plan.steps));
+  const std::vector<std::string> users = UsersOn(change_->going);
   if (users.empty()) return Begin();
   if (change_->request.drain == MigDrain::kStop && !change_->stopping) {
     change_->stopping = true;
-    for (GpuState* state : DevicesOf(change_->gpu, Going(change_->plan.steps))) {
+    for (const GpuState* state : change_->going) {
       std::vector<std::string> ids;
       for (const auto& [id, entry] : state->ledger.Tenants()) ids.push_back(id);
       for (const std::string& id : ids) {
@@ -238,8 +254,11 @@ void MigService::Begin() {
                        "somebody else has changed instances meanwhile, and nothing was changed here",
                        "see gpumux mig status, and ask again"));
   const MigChangeRecord record{change_->gpu, change_->before, change_->request.wanted, change_->request.by};
-  if (Status written = WriteWholeFile(settings_.change_file, FormatMigChange(record)); !written)
+  if (Status written = WriteWholeFile(settings_.change_file, FormatMigChange(record)); !written) {
+    // It may be there, and not be sure to stay.
+    ::unlink(settings_.change_file.c_str());
     return Finish(tl::unexpected(written.error()));
+  }
   KillPoint("mig-change-written");
   change_->began = clock_.Now();
   machine_.HoldInstances(true);
@@ -365,7 +384,7 @@ Result<std::string> MigService::SetMode(const std::string& name, bool on, uid_t 
         "GPU {}: MIG will be {} after its next reset, when nobody uses it (nvidia-smi --gpu-reset -i {}), "
         "or a reboot",
         label, word, label);
-  told_off_.erase(gpu.device.uuid);
+  tried_.erase(gpu.device.uuid);
   Note(EventKind::kMigApplied, text, gpu.device.uuid, by);
   machine_.LookForInstances();
   RestoreKept();
@@ -376,7 +395,9 @@ Result<std::string> MigService::SetMode(const std::string& name, bool on, uid_t 
 std::string MigService::UnderWay() const { return change_ ? change_->label : std::string(); }
 
 void MigService::Tick() {
-  if (!change_) RestoreKept();
+  if (change_) return;
+  PutBackUnfinished();
+  RestoreKept();
 }
 
 }  // namespace gpumux::daemon

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -85,10 +86,12 @@ class MigService {
 
   Result<size_t> FindGpu(const std::string& name) const;
   Status CheckRights() const;
-  std::vector<core::mig::Present> Present(const GpuState& gpu, const std::vector<MigPart>& parts);
+  Result<std::vector<core::mig::Present>> Present(const gpu::Uuid& gpu,
+                                                  const core::mig::Layout& layout) const;
   void AddUsersOn(const GpuState& gpu, std::vector<std::string>& users) const;
-  std::vector<std::string> UsersOf(const gpu::Uuid& gpu, const core::mig::Layout& instances);
-  std::vector<GpuState*> DevicesOf(const gpu::Uuid& gpu, const core::mig::Layout& of);
+  std::vector<std::string> UsersOn(const std::vector<GpuState*>& devices) const;
+  using ByInstance = std::map<core::mig::Placed, std::vector<GpuState*>>;
+  Result<ByInstance> DevicesOf(const gpu::Uuid& gpu) const;
   Status Prepare(const MigChangeRequest& request);
   void Drain();
   void Begin();
@@ -110,7 +113,12 @@ class MigService {
   Settings settings_;
   std::unique_ptr<Change> change_;
   MigKept kept_;
-  std::set<gpu::Uuid> told_off_;  // kept layouts of GPUs whose MIG is off, or that could not be made
+  std::optional<MigChangeRecord> unfinished_;  // of a daemon before; until it is put back
+  struct Tried {
+    std::string why;  // as an event said it
+    Time next{};
+  };
+  std::map<gpu::Uuid, Tried> tried_;  // kept layouts that could not be made
 };
 
 }  // namespace gpumux::daemon

@@ -25,6 +25,8 @@ struct InstanceOf {
   uint32_t gpu_instance = 0, compute_instance = 0;
   std::string profile;          // "1g.18gb", "1c.3g.71gb"
   std::optional<uint32_t> sms;  // what the driver does not tell is not guessed
+
+  bool operator==(const InstanceOf&) const = default;
 };
 
 struct Device {

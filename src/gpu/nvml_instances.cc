@@ -38,11 +38,22 @@ bool NvmlWithInstances::Look() {
   std::map<Uuid, InstanceOf> instances;
   std::set<Uuid> partitioned;
   for (const Device& gpu : nvml_->Devices()) {
-    // Who does not tell, or has none, has no instances to show.
-    if (!nvml_->mig().Modes(gpu.uuid).value_or(std::nullopt).value_or(MigModes{}).current) continue;
+    const auto modes = nvml_->mig().Modes(gpu.uuid);
+    const bool on = modes && modes->value_or(MigModes{}).current;
+    const auto found = on ? nvml_->mig().Devices(gpu.uuid) : Result<std::vector<MigDevice>>();
+    if (!modes || !found) {
+      // An error is no news: what was known of this GPU stays so. Who never told has nothing that could stay.
+      if (!IsPartitioned(gpu.uuid)) continue;
+      partitioned.insert(gpu.uuid);
+      for (const Device& known : devices_) {
+        if (!known.instance || known.instance->gpu != gpu.uuid) continue;
+        devices.push_back(known);
+        instances[known.uuid] = *known.instance;
+      }
+      continue;
+    }
+    if (!on) continue;
     partitioned.insert(gpu.uuid);
-    const auto found = nvml_->mig().Devices(gpu.uuid);
-    if (!found) continue;
     for (const MigDevice& each : *found) {
       const auto uuid = ParseUuid(each.uuid);
       if (!uuid) continue;
@@ -55,7 +66,9 @@ bool NvmlWithInstances::Look() {
       instances[*uuid] = of;
     }
   }
-  const auto same = [](const Device& a, const Device& b) { return a.uuid == b.uuid && a.index == b.index; };
+  const auto same = [](const Device& a, const Device& b) {
+    return a.uuid == b.uuid && a.index == b.index && a.instance == b.instance;
+  };
   const bool changed = partitioned != partitioned_ ||
                        !std::equal(devices.begin(), devices.end(), devices_.begin(), devices_.end(), same);
   devices_ = std::move(devices);
